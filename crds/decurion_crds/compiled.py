@@ -1,0 +1,176 @@
+"""What the compiler hands to a driver: one graph with all that it refers to, typed, canonical, named by its digest.
+
+A `CompiledGraph` is plain data. Drivers, runners and readers of a ledger need nothing else to run, resume or explain
+a run: resources are copied in, names are resolved, order is explicit, expressions are rewritten. Secrets are in it
+by reference only.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from decurion_crds.canonical import Json, canonical, digest
+
+Schema = dict[str, Any]
+"""A JSON Schema (2020-12), self-contained: shared names are resolved."""
+
+NodeKind = Literal["transform", "code", "llm", "map"]
+
+
+class _Compiled(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, serialize_by_alias=True)
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Expr(_Compiled):
+    """One expression.
+
+    `src` is what the author wrote. `py` is the same with field access rewritten (`x.name` to `x["name"]`).
+    `reads` are the shortest dotted paths it needs (`input.reports`, `nodes.plan.output.items`, `state.rows`, `report`),
+    sorted: an environment pruned to them is enough to evaluate it. `path` is set when the expression is a bare path,
+    which is read without an interpreter.
+    """
+
+    src: str
+    py: str
+    reads: tuple[str, ...] = ()
+    path: tuple[str, ...] | None = None
+
+
+class Text(_Compiled):
+    """A text with `{{ }}`: strings and expressions in turn. A string value goes in raw, any other as compact JSON."""
+
+    parts: tuple[str | Expr, ...]
+
+
+class Code(_Compiled):
+    """Source of a `code` node.
+
+    `py` defines one function `def main(<with names>)` whose `return` is the author's last expression, so that no name
+    survives a call. `fresh` says that the source uses clock or randomness and needs a session seeded for its path.
+    """
+
+    src: str
+    py: str
+    fresh: bool = False
+
+
+class LlmCall(_Compiled):
+    ref: str
+    system: Text | None = None
+    prompt: Text
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class Tolerate(_Compiled):
+    """How many failed items a map accepts: a count, or a percentage of all items (0 to 100). Exactly one is set."""
+
+    count: int | None = None
+    percent: float | None = None
+
+    def allows(self, failed: int, total: int) -> bool:
+        if self.count is not None:
+            return failed <= self.count
+        return failed * 100 <= (self.percent or 0.0) * total
+
+
+class MapBlock(_Compiled):
+    """A fan-out. Exactly one of `items` and `jsonl` is set; `template` names a scope of the graph's `templates`.
+
+    A branch's input is the node's `with`, plus the item under `as_`, plus `index` where the template declares it.
+    `item_schema` is the schema of one item.
+    """
+
+    items: Expr | None = None
+    jsonl: Expr | None = None
+    as_: str = Field("item", alias="as")
+    key: Expr | None = None
+    template: str
+    item_schema: Schema = Field(default_factory=dict, alias="itemSchema")
+    concurrency: int | None = None
+    tolerate: Tolerate = Tolerate(count=0)
+
+
+class Retry(_Compiled):
+    """Tries after the first one: `transient` for failures of transport, `repair` for outputs that break their schema."""
+
+    transient: int = 3
+    repair: int = 2
+
+
+class Node(_Compiled):
+    """One node of a scope.
+
+    `after` holds every predecessor, declared or inferred, in file order. `control` holds only those of the author's own
+    `after`: skipping spreads along these. `reads` are the paths that `when`, `with`, control parts and `otherwise` need
+    from the scope (`input…`, `nodes…`, `state…`, `run…`). `parents` are the nodes among `after` whose data it reads.
+    `digest` covers all that decides this node's result: its own fields, its template, its model.
+    Exactly one of `transform`, `code`, `llm`, `map` is set, named by `kind`.
+    """
+
+    name: str
+    kind: NodeKind
+    after: tuple[str, ...] = ()
+    control: tuple[str, ...] = ()
+    parents: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    when: Expr | None = None
+    with_: dict[str, Expr] = Field(default_factory=dict, alias="with")
+    otherwise: dict[str, Expr] | None = None
+    output: Schema
+    writes: dict[str, Expr] = Field(default_factory=dict)
+    timeout_seconds: float = Field(alias="timeoutSeconds")
+    retry: Retry = Retry()
+    transform: dict[str, Expr] | None = None
+    code: Code | None = None
+    llm: LlmCall | None = None
+    map: MapBlock | None = None
+    digest: str = ""
+
+
+class Channel(_Compiled):
+    name: str
+    schema_: Schema = Field(alias="schema")
+    merge: Literal["replace", "append"] = "replace"
+    initial: Json = None
+
+
+class Scope(_Compiled):
+    """A graph body: the root, or a template. `nodes` stand in file order; `order` is a topological order of their names.
+
+    `input_schema` and `output_schema` are object schemas (`output_schema` is free where `output` is `$value`).
+    `output` maps names to expressions, or the single name `$value` to one. `leaf` says that a branch of this scope runs
+    whole on one runner: no map is reachable from it. `digest` covers everything in the scope and below it.
+    """
+
+    input_schema: Schema = Field(alias="inputSchema")
+    channels: tuple[Channel, ...] = ()
+    nodes: tuple[Node, ...]
+    order: tuple[str, ...]
+    output: dict[str, Expr]
+    output_schema: Schema = Field(alias="outputSchema")
+    leaf: bool
+    digest: str = ""
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        return {n.name: n for n in self.nodes}
+
+
+class CompiledGraph(_Compiled):
+    """The closure of a TaskGraph. `llms` holds the specs of the `LLM` resources that it names (as in their manifests)."""
+
+    v: Literal[0] = 0
+    name: str
+    root: Scope
+    templates: dict[str, Scope] = Field(default_factory=dict)
+    llms: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @cached_property
+    def digest(self) -> str:
+        return digest("graph/v0", canonical(self.to_json()))
