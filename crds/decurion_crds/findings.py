@@ -1,0 +1,100 @@
+"""What is wrong in a file: one record for each cause, the same in the terminal, in JSON and in a condition.
+
+`CODES` is the closed list of codes. They are stable: documents, tests and `decurion fix` name them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from decurion_crds.errors import InputError
+
+Severity = Literal["error", "warning"]
+
+CODES: dict[str, str] = {
+    "CYCLE": "Nodes wait for one another.",
+    "DUPLICATE-NAME": "Two things of one scope have the same name.",
+    "EXPR-FIELD": "An expression reads a field that its schema does not have.",
+    "EXPR-NAME": "An expression uses a name that is not visible there.",
+    "EXPR-NONE": "An expression uses a value that may be absent or null without saying what then.",
+    "EXPR-SYNTAX": "An expression does not parse.",
+    "EXPR-TYPE": "An expression has another type than its place needs.",
+    "FIELD-MISSING": "A required field is missing.",
+    "FIELD-TYPE": "A field holds a value of another type.",
+    "FIELD-UNKNOWN": "A field that does not exist.",
+    "FIELD-VALUE": "A field holds a value of the right type that is not allowed there.",
+    "KIND": "The apiVersion or kind of a document is missing or unknown.",
+    "NAME": "A name breaks the rule for names of its sort.",
+    "NOT-SUPPORTED": "A part of the language that is not built yet.",
+    "ONE-OF": "None, or several, of the fields of which exactly one is due.",
+    "OUTPUT-TYPE": "The result of a node or template breaks its declared output.",
+    "READ-RACE": "A channel is read while another node may be writing it.",
+    "REF-MISSING": "A resource, template or node that is referred to does not exist.",
+    "SCHEMA": "A schema is invalid or does not resolve.",
+    "SPEC-TOO-LARGE": "The spec exceeds its bound.",
+    "TYPE-DECLARE": "A type cannot be inferred soundly and must be declared.",
+    "UNREACHABLE": "A node can never run.",
+    "UNUSED": "Something is declared and never used.",
+    "WRITE-RACE": "Two unordered nodes write one channel that has no merge rule.",
+    "YAML": "A file is not valid YAML, or YAML swallows part of what was written.",
+    "YAML001": "A word that two readers of YAML read differently.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """The text to replace at the place of a finding, and its replacement."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    `path` goes by names, not by indices, and starts below `spec` (`templates.extractOne.nodes.read.llm.prompt`) or with
+    `metadata`. `line` and `column` count from 1 and are known when the resource came from a file. `message` is one sentence
+    that says what is wrong and what to do next.
+    """
+
+    code: str
+    path: str
+    message: str
+    severity: Severity = "error"
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    fix: Fix | None = None
+
+    def text(self) -> str:
+        """`graph.yaml:31:18 nodes.extract.with.facts [EXPR-FIELD] message`, leaving out what is not known."""
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        return " ".join(part for part in (place, self.path, f"[{self.code}]", self.message) if part)
+
+    def to_json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+class CompileFailed(InputError):
+    """A manifest or graph has findings of severity error. `findings` holds all of them, warnings included."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("\n".join(finding.text() for finding in findings))
+        self.findings = tuple(findings)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `word` is probably a misspelling of."""
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    close = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[close[0]] if close else None
+
+
+def listed(words: Iterable[str], *, last: str = "and") -> str:
+    """`a, b and c`."""
+    items = list(words)
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else "none"

@@ -1,0 +1,330 @@
+"""From a manifest's object to its model, or to findings: all at once, one for each cause, in the words of the language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from decurion_crds.canonical import canonical, drop_nulls
+from decurion_crds.findings import Finding, Fix, did_you_mean, listed
+from decurion_crds.v1alpha1.base import API_VERSION, GROUP, MAX_SPEC_BYTES, MAX_SPEC_DEPTH, Model, Resource
+from decurion_crds.v1alpha1.llm import LLM
+from decurion_crds.v1alpha1.taskgraph import TaskGraph
+from decurion_crds.v1alpha1.taskgraphrun import TaskGraphRun
+from decurion_crds.v1alpha1.workerpool import WorkerPool
+
+Place: TypeAlias = tuple[str | int, ...]
+"""Where a value stands in its resource: keys and indices from the top (`("spec", "nodes", 0, "with", "facts")`)."""
+Locate: TypeAlias = Callable[[Place], tuple[str, int, int] | None]
+"""File, line and column of a place, counted from 1; None when it did not come from a file."""
+
+KINDS: dict[str, type[LLM] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool]] = {
+    "LLM": LLM,
+    "TaskGraph": TaskGraph,
+    "TaskGraphRun": TaskGraphRun,
+    "WorkerPool": WorkerPool,
+}
+LATER_KINDS: dict[str, str] = {
+    "Agent": "use llm nodes",
+    "MCPServer": "use code nodes",
+    "Approval": "end the graph where a person decides, and start another",
+    "Skill": "put the text into system of an llm node",
+}
+
+_TYPE_NAMES: tuple[tuple[type, str], ...] = (
+    (bool, "a boolean"),
+    (int, "a number"),
+    (float, "a number"),
+    (str, "a text"),
+    (Mapping, "an object"),
+    (list, "a list"),
+)
+_DUE: dict[str, str] = {
+    "string_type": "a text",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "list_type": "a list",
+}
+
+
+def parse_resource(
+    obj: object, *, locate: Locate | None = None
+) -> tuple[LLM | TaskGraph | TaskGraphRun | WorkerPool | None, list[Finding]]:
+    """The model of a resource of this API group, or None and why not.
+
+    `obj` is the resource as JSON; members that are null count as absent. `locate` adds file, line and column to the
+    findings. Nothing beyond size and depth is looked at in a spec that exceeds its bound.
+    """
+    report = _Reporter(obj, locate)
+    model = _kind(obj, report)
+    if model is None or not isinstance(obj, Mapping):
+        return None, report.findings
+    if _too_large(obj, report):
+        return None, report.findings
+    clean = drop_nulls(obj)
+    parsed = None
+    try:
+        parsed = model.model_validate(clean, by_alias=True, by_name=False)
+    except ValidationError as error:
+        explained = [_explain(model, detail) for detail in error.errors(include_url=False)]
+        meant = {
+            (place[:-1], fix.new) for code, place, _, fix in explained if code == "FIELD-UNKNOWN" and fix
+        }
+        for detail, (code, place, message, fix) in zip(
+            error.errors(include_url=False), explained, strict=True
+        ):
+            if code == "FIELD-MISSING" and (place, detail["loc"][-1]) in meant:
+                continue
+            report.add(code, place, message, fix)
+    _duplicate_names(clean, report)
+    return (None if report.findings else parsed), report.findings
+
+
+def place_text(obj: object, place: Sequence[str | int]) -> str:
+    """`place` in the words of the author: names of nodes instead of their indices, and nothing for `spec`."""
+    text = ""
+    here: Any = obj
+    for i, step in enumerate(place):
+        if isinstance(step, int):
+            here = here[step] if isinstance(here, Sequence) and step < len(here) else None
+            name = here.get("name") if isinstance(here, Mapping) else None
+            text += f".{name}" if isinstance(name, str) and name.isidentifier() else f"[{step}]"
+            continue
+        here = here.get(step) if isinstance(here, Mapping) else None
+        if not (i == 0 and step == "spec"):
+            plain = step.replace("-", "_").removesuffix("?").isidentifier()
+            text += f".{step}" if plain else f'["{step}"]'
+    return text.removeprefix(".")
+
+
+class _Reporter:
+    def __init__(self, obj: object, locate: Locate | None) -> None:
+        self._obj = obj
+        self._locate = locate
+        self.findings: list[Finding] = []
+
+    def add(self, code: str, place: Place, message: str, fix: Fix | None = None) -> None:
+        file, line, column = (self._locate(place) if self._locate else None) or (None, None, None)
+        path = place_text(self._obj, place)
+        self.findings.append(Finding(code, path, message, file=file, line=line, column=column, fix=fix))
+
+
+def _kind(
+    obj: object, report: _Reporter
+) -> type[LLM] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool] | None:
+    if not isinstance(obj, Mapping):
+        report.add(
+            "KIND", (), f"a resource is an object with apiVersion and kind, and this is {_type_name(obj)}"
+        )
+        return None
+    version, kind = obj.get("apiVersion"), obj.get("kind")
+    if version != API_VERSION:
+        found = f'"{version}"' if version is not None else "missing"
+        report.add("KIND", ("apiVersion",), f"apiVersion is {found}; write apiVersion: {API_VERSION}")
+        return None
+    if isinstance(kind, str) and kind in KINDS:
+        return KINDS[kind]
+    if isinstance(kind, str) and kind in LATER_KINDS:
+        report.add("NOT-SUPPORTED", ("kind",), f"kind {kind} is not built yet; {LATER_KINDS[kind]}")
+        return None
+    meant = did_you_mean(kind, KINDS) if isinstance(kind, str) else None
+    if meant:
+        report.add("KIND", ("kind",), f'no kind "{kind}"; did you mean "{meant}"?', Fix(str(kind), meant))
+    else:
+        found = f'no kind "{kind}"' if kind is not None else "kind is missing"
+        report.add("KIND", ("kind",), f"{found}; the kinds of {GROUP} are {listed(KINDS)}")
+    return None
+
+
+def _too_large(obj: Mapping[str, Any], report: _Reporter) -> bool:
+    spec = obj.get("spec")
+    place: Place = ("spec",)
+    if _deeper_than(spec, MAX_SPEC_DEPTH):
+        message = f"the spec is nested deeper than {MAX_SPEC_DEPTH} levels; flatten it"
+    else:
+        try:
+            size = len(canonical(drop_nulls(spec)))
+        except TypeError as error:
+            report.add("FIELD-VALUE", place, f"the spec holds what is no JSON: {error}; write it as a text")
+            return True
+        if size <= MAX_SPEC_BYTES:
+            return False
+        remedy = (
+            "pass the input by inputFrom"
+            if obj.get("kind") == "TaskGraphRun"
+            else "split the graph or shorten its texts"
+        )
+        message = f"the spec has {size:,} bytes of compact JSON and may have {MAX_SPEC_BYTES:,}; {remedy}"
+    report.add("SPEC-TOO-LARGE", place, message)
+    return True
+
+
+def _deeper_than(value: object, limit: int) -> bool:
+    """Level by level, so that a hostile depth cannot exhaust the stack."""
+    level: list[Any] = [value]
+    for _ in range(limit):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, Mapping):
+                below.extend(item.values())
+            elif isinstance(item, list | tuple):
+                below.extend(item)
+        if not below:
+            return False
+        level = below
+    return True
+
+
+def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, str, Fix | None]:
+    """Code, place, sentence and remedy of one error of pydantic."""
+    kind = detail["type"]
+    place = detail["loc"]
+    context = detail.get("ctx", {})
+    found: object = detail["input"]
+    on_key = bool(place) and place[-1] == "[key]"
+    if on_key:
+        place = place[:-1]
+    if kind == "extra_forbidden":
+        return _unknown_field(_model_at(model, place[:-1]), place)
+    if kind == "missing":
+        owner = _model_at(model, place[:-1])
+        field = _field(owner, str(place[-1])) if owner else None
+        about = f": {field.description}" if field and field.description else ""
+        return "FIELD-MISSING", place[:-1], f"{place[-1]} is missing{about}", None
+    if kind == "literal_error":
+        return _no_member(_literals(model, place), found, place)
+    if kind in _DUE:
+        quote = (
+            "; put it into quotes" if kind == "string_type" and isinstance(found, bool | int | float) else ""
+        )
+        return "FIELD-TYPE", place, f"{_DUE[kind]} is due, and this is {_type_name(found)}{quote}", None
+    if kind == "later":
+        return "NOT-SUPPORTED", place, str(context["text"]), None
+    if kind in ("expression", "schema"):
+        return "FIELD-TYPE", place, str(context["text"]), None
+    if kind in ("rule", "name"):
+        return str(context["code"]), place, str(context["text"]), None
+    message = detail["msg"]
+    if kind == "string_pattern_mismatch":
+        message = f'"{str(found)[:80]}" does not have the form {context["pattern"]}'
+    elif kind in ("too_long", "string_too_long"):
+        unit = "characters" if kind == "string_too_long" else "entries"
+        limit = context["max_length"]
+        message = f"at most {limit} {unit} are allowed, and this has {len(found) if isinstance(found, str | list | dict) else 'more'}"
+    return "FIELD-VALUE", place, f"{message[:1].lower()}{message[1:]}", None
+
+
+def _unknown_field(owner: type[Model] | None, place: Place) -> tuple[str, Place, str, Fix | None]:
+    name = str(place[-1])
+    if owner is None:
+        return "FIELD-UNKNOWN", place, f'there is no field "{name}" here; remove it', None
+    if name in owner.later:
+        return "NOT-SUPPORTED", place, f"{name} is not built yet; {owner.later[name]}", None
+    known = [str(field.alias) for field in owner.model_fields.values()]
+    meant = did_you_mean(name, known)
+    if meant:
+        return (
+            "FIELD-UNKNOWN",
+            place,
+            f'there is no field "{name}" here; did you mean "{meant}"?',
+            Fix(name, meant),
+        )
+    return "FIELD-UNKNOWN", place, f'there is no field "{name}" here; there are {listed(sorted(known))}', None
+
+
+def _no_member(members: Sequence[str], found: object, place: Place) -> tuple[str, Place, str, Fix | None]:
+    meant = did_you_mean(found, members) if isinstance(found, str) else None
+    choice = f"write {listed(members, last='or')}"
+    if meant:
+        message = f'"{found}" is not allowed here; did you mean "{meant}"? ({choice})'
+        return "FIELD-VALUE", place, message, Fix(str(found), meant)
+    shown = f'"{found[:80]}"' if isinstance(found, str) else _type_name(found)
+    return "FIELD-VALUE", place, f"{shown} is not allowed here; {choice}", None
+
+
+def _type_name(value: object) -> str:
+    return next(
+        (name for of, name in _TYPE_NAMES if isinstance(value, of)),
+        "nothing" if value is None else "something else",
+    )
+
+
+def _duplicate_names(obj: Mapping[str, Any], report: _Reporter) -> None:
+    if obj.get("kind") != "TaskGraph" or not isinstance(obj.get("spec"), Mapping):
+        return
+    spec = obj["spec"]
+    scopes: list[tuple[Place, Mapping[str, Any]]] = [(("spec",), spec)]
+    templates = spec.get("templates")
+    if isinstance(templates, list):
+        scopes += [
+            (("spec", "templates", i), scope)
+            for i, scope in enumerate(templates)
+            if isinstance(scope, Mapping)
+        ]
+    for base, scope in scopes:
+        for field, noun in (("nodes", "node"), ("state", "channel"), ("templates", "template")):
+            for place, name in _repeated(scope.get(field), (*base, field)):
+                report.add(
+                    "DUPLICATE-NAME", place, f'there is already a {noun} "{name}" here; rename one of them'
+                )
+
+
+def _repeated(items: object, base: Place) -> Iterator[tuple[Place, str]]:
+    seen: set[str] = set()
+    for i, item in enumerate(items if isinstance(items, list) else ()):
+        name = item.get("name") if isinstance(item, Mapping) else None
+        if isinstance(name, str) and name in seen:
+            yield (*base, i, "name"), name
+        elif isinstance(name, str):
+            seen.add(name)
+
+
+def _field(owner: type[Model], json_name: str) -> FieldInfo | None:
+    return next((field for field in owner.model_fields.values() if field.alias == json_name), None)
+
+
+def _model_at(model: type[Model], place: Sequence[str | int]) -> type[Model] | None:
+    """The class of the object at `place`."""
+    here = _annotation_at(model, place)
+    return here if isinstance(here, type) and issubclass(here, Model) else None
+
+
+def _literals(model: type[Model], place: Place) -> list[str]:
+    return [str(member) for member in get_args(_annotation_at(model, place))]
+
+
+def _annotation_at(model: type[Model], place: Sequence[str | int]) -> Any:
+    here: Any = model
+    for step in place:
+        if isinstance(here, type) and issubclass(here, Model):
+            field = _field(here, str(step))
+            here = _bare(field.annotation) if field else None
+        else:
+            arguments = get_args(here)
+            here = _bare(arguments[-1]) if arguments else None
+    return here
+
+
+def _bare(annotation: Any) -> Any:
+    """`annotation` without `Annotated` and without `| None`."""
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation = get_args(annotation)[0]
+            continue
+        members = [member for member in get_args(annotation) if member is not type(None)]
+        if len(members) == 1 and type(None) in get_args(annotation) and origin is not None:
+            annotation = members[0]
+            continue
+        return annotation
+
+
+__all__ = ["KINDS", "LATER_KINDS", "Locate", "Place", "parse_resource", "place_text"]

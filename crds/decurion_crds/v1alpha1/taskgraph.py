@@ -1,0 +1,343 @@
+"""`TaskGraph`: input, nodes, output; templates are private graphs of the same shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from decurion_crds.v1alpha1.base import (
+    MAX_CHANNELS,
+    MAX_DESCRIPTION,
+    MAX_ENTRIES,
+    MAX_NODES,
+    MAX_TEMPLATES,
+    Conditions,
+    Expression,
+    Expressions,
+    FieldName,
+    Fields,
+    Free,
+    FreeObject,
+    Identifier,
+    Model,
+    Resource,
+    ResourceName,
+    Schema,
+    SchemaName,
+    Text,
+    atomic,
+    named,
+    one_of,
+)
+
+BLOCKS = ("transform", "code", "llm", "map")
+"""The fields of a node that say how it works; exactly one is set."""
+
+_INPUT_TEXT = "What the graph takes: name → JSON Schema or the name of a shared schema. A ? behind the name makes it optional."
+_OUTPUT_TEXT = (
+    "What the graph gives: name → Python expression over input, state and nodes, "
+    "or $value → the one expression of a result that is no object."
+)
+_STATE_TEXT = (
+    "Channels, for values that several nodes write. Most graphs need none: data flows by nodes.NAME.output."
+)
+_NODES_TEXT = "The nodes. What a node reads orders it; the order in the file decides only merges."
+
+
+class Tolerate(Model):
+    """How many items of a map may fail. One of count and percent."""
+
+    count: int | None = Field(None, ge=0, le=1_000_000, description="Most failed items.")
+    percent: float | None = Field(None, ge=0, le=100, description="Most failed items, in percent of all.")
+
+    rules = (one_of("count", "percent"),)
+
+
+class ItemsFrom(Model):
+    """Items that are read from a file instead of the graph's data."""
+
+    jsonl: Expression = Field(
+        description="Python expression for the URI of a file with one JSON value a line, such as s3://bucket/key."
+    )
+    schema_: Schema = Field(
+        description="JSON Schema of one line (2020-12, see docs), or the name of a shared schema."
+    )
+
+    later: ClassVar[Mapping[str, str]] = {
+        "prefix": "list the objects in a JSONL file and use jsonl",
+        "glob": "use jsonl",
+    }
+
+
+class MapBlock(Model):
+    """Runs a template for every item. One of items and itemsFrom."""
+
+    items: Expression | None = Field(None, description="Python expression for the list of items.")
+    items_from: ItemsFrom | None = Field(None, description="A file of items.")
+    as_: Identifier = Field("item", description="Name of the item in the template's input. Default item.")
+    key: Expression | None = Field(
+        None,
+        description="Python expression over the item that names it, unique in the map; absent, its index does.",
+    )
+    template: Identifier = Field(
+        description="The template that runs; its input is the node's with and the item."
+    )
+    concurrency: int | None = Field(
+        None, ge=1, le=100_000, description="Most items in work at a time; absent, what the pool has."
+    )
+    tolerate: Tolerate | None = Field(
+        None, description="How many items may fail before the node fails; absent, none may."
+    )
+
+    rules = (one_of("items", "itemsFrom"),)
+    later: ClassVar[Mapping[str, str]] = {
+        "ref": "copy the other graph into templates and name it by template",
+        "body": "write the nodes into a template and name it by template",
+        "bind": "name the LLM in the template",
+        "failFast": "remove it; the map fails when no item is executing any more",
+        "workspace": "return the files' contents as output",
+    }
+
+
+class LlmBlock(Model):
+    """One call of a model; the answer is the node's output."""
+
+    ref: ResourceName = Field(description="Name of the LLM.")
+    system: Text | None = Field(
+        None, description="Instructions, with {{ expression }} over the names of with."
+    )
+    prompt: Text = Field(description="The prompt, with {{ expression }} over the names of with.")
+    parameters: FreeObject = Field(
+        default_factory=dict, description="Parameters of this call, laid over those of the LLM."
+    )
+
+    later: ClassVar[Mapping[str, str]] = {
+        "messages": "use system and prompt",
+        "batch": "remove it; calls are made one by one",
+    }
+
+
+class Retry(Model):
+    """Tries after the first one."""
+
+    transient: int | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="Most further tries after a failure of transport or server. Default 3.",
+    )
+    repair: int | None = Field(
+        None,
+        ge=0,
+        le=20,
+        description="Most further tries, told what was wrong, after an output that is invalid. Default 2.",
+    )
+
+    later: ClassVar[Mapping[str, str]] = {
+        "replan": "remove it",
+        "errors": "remove it; the class of an error decides whether it is tried again",
+    }
+
+
+def _source(value: object) -> object:
+    if isinstance(value, dict):
+        raise PydanticCustomError(
+            "later",
+            "{text}",
+            {"text": "the object form is not built yet; write the source itself, as a block of text"},
+        )
+    return value
+
+
+class Node(Model):
+    """One step. Its contract is with, output and writes; one of transform, code, llm and map says how it works."""
+
+    name: Identifier = Field(
+        description="Name, unique in its graph or template, as it occurs in expressions."
+    )
+    description: str | None = Field(None, max_length=MAX_DESCRIPTION, description="What the node is for.")
+    with_: Expressions = Field(
+        default_factory=dict,
+        description="What the node reads: name → Python expression over input, state, run and nodes. "
+        "Its block sees these names and nothing else.",
+    )
+    after: Annotated[list[Identifier], atomic(max_length=MAX_ENTRIES)] = Field(
+        default_factory=list, description="Nodes to wait for, for order that no read expresses."
+    )
+    when: Expression | None = Field(
+        None, description="Python expression; when it is false the node is skipped. Absent, the node runs."
+    )
+    otherwise: Fields | None = Field(
+        None,
+        description="Output of the node when it is skipped: name → Python expression. Absent, it is None.",
+    )
+    output: Schema | None = Field(
+        None,
+        description="What the node gives: a JSON Schema (2020-12, see docs), the name of a shared schema, or name → schema. "
+        "Default for llm {text: string}; inferred for transform and map; required for code.",
+    )
+    writes: Expressions = Field(
+        default_factory=dict,
+        description="Channel → Python expression over the names of with, input, state, nodes and output.",
+    )
+    retry: Retry | None = Field(None, description="Tries after the first one.")
+    timeout_seconds: float | None = Field(
+        None,
+        gt=0,
+        le=604_800,
+        description="Longest time of one try, in seconds. Default 1 for transform, 30 for code, 600 for llm; none for map.",
+    )
+    transform: Fields | None = Field(
+        None,
+        description="The output by expressions: name → Python expression over the names of with, or $value → one expression.",
+    )
+    code: Annotated[Text, BeforeValidator(_source)] | None = Field(
+        None,
+        description="The output by Python source over the names of with; its last expression is the result.",
+    )
+    llm: LlmBlock | None = Field(None, description="The output by one call of a model.")
+    map: MapBlock | None = Field(
+        None, description="The output by a template that runs for every item of a list."
+    )
+
+    rules = (one_of(*BLOCKS),)
+    later: ClassVar[Mapping[str, str]] = {
+        "tool": "use code for what can be computed, or llm",
+        "agent": "use llm, one node for each step",
+        "graph": "write the nodes in place, or use map over a list of one item with a template",
+        "loop": "write the rounds as nodes",
+        "switch": "use when on each of the nodes",
+        "approval": "end the graph here and start another for the rest",
+        "join": "remove it; a node waits for all that it reads",
+        "onFailure": "remove it; a failed node fails the run, and map.tolerate accepts failed items",
+        "workspace": "pass contents by with and output",
+        "context": "pass what the prompt needs by with",
+        "sensitive": "remove it, and keep such values out of the graph",
+        "assurance": "remove it",
+        "limits": "use timeoutSeconds",
+    }
+
+
+class Channel(Model):
+    """A value that several nodes may write."""
+
+    name: Identifier = Field(description="Name, as in state.NAME.")
+    schema_: Schema = Field(
+        description="JSON Schema of the value (2020-12, see docs), or the name of a shared schema."
+    )
+    merge: Literal["replace", "append"] = Field(
+        "replace",
+        description="What several writes make: replace keeps the last one and needs ordered writers; append joins lists in "
+        "the order of the file. Default replace.",
+    )
+    initial: Free = Field(
+        None, description="Value before the first write. Default [] for append, absent for replace."
+    )
+
+    later: ClassVar[Mapping[str, str]] = {
+        "scope": "remove it; a channel lives as long as its run",
+        "assurance": "remove it",
+    }
+
+
+class Template(Model):
+    """A private graph: what a map runs for every item."""
+
+    name: Identifier = Field(description="Name, unique among the templates.")
+    description: str | None = Field(None, max_length=MAX_DESCRIPTION, description="What the template is for.")
+    input: Annotated[dict[FieldName, Schema], Field(max_length=MAX_ENTRIES)] = Field(
+        default_factory=dict, description=_INPUT_TEXT
+    )
+    state: Annotated[list[Channel], named(max_length=MAX_CHANNELS)] = Field(
+        default_factory=list, description=_STATE_TEXT
+    )
+    nodes: Annotated[list[Node], named(min_length=1, max_length=MAX_NODES)] = Field(description=_NODES_TEXT)
+    output: Fields = Field(default_factory=dict, description=_OUTPUT_TEXT)
+
+    later: ClassVar[Mapping[str, str]] = {
+        "finally": "remove it",
+        "workspace": "pass contents by input and output",
+        "limits": "use timeoutSeconds of the nodes",
+    }
+
+
+class TaskGraphSpec(Model):
+    """A graph."""
+
+    schemas: Annotated[dict[SchemaName, Schema], Field(max_length=128)] = Field(
+        default_factory=dict,
+        description="Shared schemas: name → JSON Schema (2020-12, see docs). The name may stand wherever a schema stands.",
+    )
+    input: Annotated[dict[FieldName, Schema], Field(max_length=MAX_ENTRIES)] = Field(
+        default_factory=dict, description=_INPUT_TEXT
+    )
+    state: Annotated[list[Channel], named(max_length=MAX_CHANNELS)] = Field(
+        default_factory=list, description=_STATE_TEXT
+    )
+    nodes: Annotated[list[Node], named(min_length=1, max_length=MAX_NODES)] = Field(description=_NODES_TEXT)
+    output: Fields = Field(default_factory=dict, description=_OUTPUT_TEXT)
+    templates: Annotated[list[Template], named(max_length=MAX_TEMPLATES)] = Field(
+        default_factory=list, description="Private graphs that maps run."
+    )
+
+    kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
+    later: ClassVar[Mapping[str, str]] = {
+        "finally": "remove it",
+        "workspace": "pass contents by input and output",
+        "limits": "use timeoutSeconds of the nodes",
+        "needs": "name the LLM by ref, and swap it by the run's overrides",
+        "expose": "remove it",
+        "delimiters": "keep the graph out of Helm's templating",
+        "context": "pass what prompts need by with",
+    }
+
+
+class GraphFinding(Model):
+    """One thing that the compiler found."""
+
+    code: str = Field(max_length=32, description="Stable code, such as CYCLE.")
+    path: str = Field(max_length=1024, description="Place in the spec, by names.")
+    message: str = Field(max_length=1024, description="What is wrong and what to do next.")
+    severity: Literal["error", "warning"] = Field(
+        "error", description="Whether it keeps the graph from running."
+    )
+
+
+class TaskGraphStatus(Model):
+    """What the operator knows of the graph."""
+
+    observed_generation: int | None = Field(
+        None, description="Generation of the spec that the status was made from."
+    )
+    conditions: Conditions = Field(
+        default_factory=list,
+        description="Ready (all of the following), Compiled, ReferencesResolved; Stalled when only a change of the spec helps.",
+    )
+    digest: str | None = Field(
+        None, max_length=64, description="Digest of the compiled graph, as runs name it."
+    )
+    findings: Annotated[list[GraphFinding], atomic(max_length=10)] = Field(
+        default_factory=list, description="The first findings of the compiler."
+    )
+
+
+class TaskGraph(Resource):
+    """A graph: its input, nodes, output and templates."""
+
+    kind: Literal["TaskGraph"] = Field(description="Kind of the resource.")
+    spec: TaskGraphSpec = Field(description="The graph.")
+    status: TaskGraphStatus | None = Field(None, description="What the operator knows of the graph.")
+
+    plural: ClassVar[str] = "taskgraphs"
+    short_name: ClassVar[str] = "tg"
+    columns = (
+        ("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+        ("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+    )
+    wide_columns = (
+        ("Digest", ".status.digest"),
+        ("Message", '.status.conditions[?(@.type=="Ready")].message'),
+    )

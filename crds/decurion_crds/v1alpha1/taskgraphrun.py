@@ -1,0 +1,229 @@
+"""`TaskGraphRun`: one execution of a graph. Its spec is immutable but for control fields; its status is a projection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from decurion_crds.v1alpha1.base import (
+    MAX_ENTRIES,
+    MAX_NODES,
+    Conditions,
+    Free,
+    FreeObject,
+    Identifier,
+    Model,
+    Resource,
+    ResourceName,
+    Rule,
+    atomic,
+    one_of,
+)
+
+RunPhase = Literal["Pending", "Queued", "Running", "Succeeded", "Failed", "Cancelled"]
+NodePhase = Literal["Pending", "Running", "Succeeded", "Failed", "Skipped"]
+TERMINAL_PHASES: frozenset[RunPhase] = frozenset({"Succeeded", "Failed", "Cancelled"})
+MAX_FAILURES = 10
+MAX_FAILURE_BYTES = 256
+MAX_INLINE_OUTPUT_BYTES = 4 * 1024
+
+
+def _immutable(field: str) -> Rule:
+    """The form with `has()`: comparing the fields alone lets an optional field be added or removed."""
+    return Rule(
+        cel=f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})",
+        message=f"{field} cannot be changed: a run is what it was created as; create another run",
+        check=None,
+        field=f".{field}",
+    )
+
+
+class InputFrom(Model):
+    """An input that is read from a file. It is pinned by its digest and copied in before use."""
+
+    uri: str = Field(
+        max_length=2048,
+        pattern=r"^(s3|file)://[^\s]+$",
+        description="A JSON object: s3://bucket/key of the pool's store, or file:///path on a laptop.",
+    )
+
+
+class Overrides(Model):
+    """Replacements for one run."""
+
+    llms: Annotated[dict[str, ResourceName], Field(max_length=MAX_ENTRIES)] = Field(
+        default_factory=dict, description="Name of an LLM in the graph → name of the LLM to use instead."
+    )
+
+    kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
+
+
+class TaskGraphRunSpec(Model):
+    """One execution. One of input and inputFrom, or none for a graph without input."""
+
+    graph: ResourceName = Field(description="Name of the TaskGraph.")
+    input: FreeObject | None = Field(
+        None, description="The input: an object with the fields of the graph's input. Larger ones: inputFrom."
+    )
+    input_from: InputFrom | None = Field(None, description="A file that holds the input.")
+    overrides: Overrides | None = Field(None, description="Replacements for this run.")
+    pool: ResourceName | None = Field(None, description="Name of the WorkerPool. Default default.")
+    priority: int | None = Field(
+        None,
+        ge=-1_000_000,
+        le=1_000_000,
+        description="Queued runs of higher priority start first. Default 0.",
+    )
+    cancel: Literal["Cancel"] | None = Field(
+        None, description="Set to Cancel to end the run; it cannot be taken back."
+    )
+    ttl_seconds_after_finished: int | None = Field(
+        None,
+        ge=0,
+        le=315_360_000,
+        description="Seconds after the end until the run is deleted; absent, it is kept.",
+    )
+
+    rules = (
+        one_of("input", "inputFrom", required=False),
+        *(_immutable(field) for field in ("graph", "input", "inputFrom", "overrides", "pool")),
+        Rule(
+            cel="!has(oldSelf.cancel) || (has(self.cancel) && self.cancel == oldSelf.cancel)",
+            message="cancel cannot be taken back; create another run",
+            check=None,
+            field=".cancel",
+        ),
+    )
+    later: ClassVar[Mapping[str, str]] = {
+        "suspend": "cancel the run, or set maxRunning of the pool",
+        "serviceAccountName": "label the Secrets that the graph's models use",
+        "retryFrom": "create another run",
+        "forkFrom": "create another run",
+        "conversation": "pass earlier turns by input",
+    }
+
+
+class NodeStatus(Model):
+    """How far one node of the root graph is. Counters are those of a map's items; zero ones are left out."""
+
+    name: Identifier = Field(description="Name of the node.")
+    kind: str | None = Field(None, max_length=32, description="Kind of its block.")
+    phase: NodePhase = Field(description="How far the node is.")
+    total: int = Field(0, ge=0, description="Items in all.")
+    running: int = Field(0, ge=0, description="Items in work.")
+    succeeded: int = Field(0, ge=0, description="Items that succeeded.")
+    failed: int = Field(0, ge=0, description="Items that failed.")
+    skipped: int = Field(0, ge=0, description="Items that were skipped.")
+
+
+class Failure(Model):
+    """One thing that failed."""
+
+    path: str = Field(max_length=1024, description="Path in the ledger, such as /extract[00017]/read.")
+    class_: str = Field(max_length=64, description="Class of the error.")
+    message: str = Field("", max_length=MAX_FAILURE_BYTES, description="What happened, cut to 256 bytes.")
+
+
+class RunLedger(Model):
+    """Where the truth about the run is."""
+
+    uri: str | None = Field(None, max_length=2048, description="URI of the ledger.")
+    slot: int | None = Field(None, ge=0, description="Last durable slot of the log.")
+    head: str | None = Field(None, max_length=64, description="Digest of that slot.")
+
+
+class RunUsage(Model):
+    """What the run has used so far."""
+
+    calls: int = Field(0, ge=0, description="Calls of models.")
+    input_tokens: int = Field(0, ge=0, description="Tokens sent to models.")
+    output_tokens: int = Field(0, ge=0, description="Tokens received from models.")
+
+
+class TaskGraphRunStatus(Model):
+    """A projection of the ledger, never the truth."""
+
+    observed_generation: int | None = Field(
+        None, description="Generation of the spec that the status was made from."
+    )
+    phase: RunPhase | None = Field(None, description="Summary for people; programs read the conditions.")
+    reason: str | None = Field(
+        None, max_length=128, description="CamelCase word for why the phase is as it is."
+    )
+    message: str | None = Field(None, max_length=4096, description="The same for people.")
+    conditions: Conditions = Field(
+        default_factory=list,
+        description="Completed (the run has ended), Succeeded (Unknown until then), Reconciling (until then), "
+        "Stalled (the run failed).",
+    )
+    graph_digest: str | None = Field(
+        None, max_length=64, description="Digest of the compiled graph that runs."
+    )
+    attempt: int | None = Field(
+        None, ge=0, description="How often a driver took the run over, the first one included."
+    )
+    queued_at: str | None = Field(
+        None,
+        json_schema_extra={"format": "date-time"},
+        max_length=64,
+        description="Time at which the run was queued.",
+    )
+    started_at: str | None = Field(
+        None,
+        json_schema_extra={"format": "date-time"},
+        max_length=64,
+        description="Time at which the run started.",
+    )
+    finished_at: str | None = Field(
+        None,
+        json_schema_extra={"format": "date-time"},
+        max_length=64,
+        description="Time at which the run ended.",
+    )
+    progress: str | None = Field(
+        None,
+        max_length=64,
+        description="Done and known steps, such as 1234/2000; the second grows as maps start.",
+    )
+    usage: RunUsage | None = Field(None, description="What the run has used so far.")
+    nodes: Annotated[list[NodeStatus], atomic(max_length=MAX_NODES)] = Field(
+        default_factory=list, description="One entry for each node of the root graph."
+    )
+    failures: Annotated[list[Failure], atomic(max_length=MAX_FAILURES)] = Field(
+        default_factory=list, description="The first failures; the ledger has all."
+    )
+    ledger: RunLedger | None = Field(None, description="Where the truth about the run is.")
+    output: Free = Field(
+        None, description="The output, when it is at most 4 KiB of JSON; the ledger has it in any case."
+    )
+    state_hash: str | None = Field(None, max_length=64, description="Digest of the final state of the run.")
+
+
+class TaskGraphRun(Resource):
+    """One execution of a TaskGraph: start it with kubectl create, follow it with kubectl get tgr -w."""
+
+    kind: Literal["TaskGraphRun"] = Field(description="Kind of the resource.")
+    spec: TaskGraphRunSpec = Field(
+        description="What is executed. Immutable but for priority, cancel and the TTL."
+    )
+    status: TaskGraphRunStatus | None = Field(
+        None, description="How far the run is: a projection of its ledger."
+    )
+
+    plural: ClassVar[str] = "taskgraphruns"
+    short_name: ClassVar[str] = "tgr"
+    category: ClassVar[str] = "decurion-runs"
+    columns = (
+        ("Graph", ".spec.graph"),
+        ("Phase", ".status.phase"),
+        ("Progress", ".status.progress"),
+        ("Reason", ".status.reason"),
+    )
+    wide_columns = (
+        ("Pool", ".spec.pool"),
+        ("Calls", ".status.usage.calls"),
+        ("Message", ".status.message"),
+    )
+    selectable = (".spec.graph", ".spec.pool", ".status.phase")
