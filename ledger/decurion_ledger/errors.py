@@ -1,0 +1,254 @@
+"""Errors of the ledger. The tree is the policy of whoever catches them.
+
+DecurionError
+└── LedgerError
+    ├── StoreError                one request to a store; says which one and what the store answered
+    │   ├── Unavailable           repeat the same request with back-off
+    │   │   └── CredentialsExpired    the same, with a reason of its own to show
+    │   ├── Conflict              nothing was decided: repeat the same request
+    │   ├── NotFound              no object under this key
+    │   ├── AccessDenied          a person must change a permission
+    │   └── BucketMissing         a person must create the bucket or correct the address
+    ├── StoreUnknown              the last segment may or may not be in the log: park, re-open later
+    ├── Fenced                    another driver owns the run; final for this writer
+    ├── StaleLeader               the opener was appointed before the one that wrote the log's last fence
+    ├── RunNotFound               no log under this run id
+    ├── RunClosed                 the log has its close record and takes no more
+    ├── WriterStopped             the writer was stopped by its owner
+    ├── LogCorrupt                what is stored breaks the format or the chain
+    │   ├── RecordCorrupt
+    │   ├── SegmentCorrupt
+    │   └── BlobCorrupt
+    ├── ValueMissing              a record does not hold the value that is asked for
+    ├── RecordTooLarge            a record exceeds a segment
+    └── DuplicatePath             two results at one path
+InputError (and LedgerError)
+├── BadPath, BadKey, BadRunId, BadStoreUri
+├── NotJson                       a value that JSON cannot hold
+└── MissingExtra                  an optional library is not installed
+
+Every error keeps its fields as `args`, so it survives pickling between processes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from decurion_crds.errors import DecurionError, InputError
+
+
+class LedgerError(DecurionError):
+    """Root of the ledger's errors."""
+
+
+class StoreError(LedgerError):
+    """A request to a store failed. `request` is its verb and full address, `reason` the store's answer."""
+
+    advice: ClassVar[str] = "see the reason given by the store"
+
+    def __init__(self, request: str, reason: str) -> None:
+        super().__init__(request, reason)
+        self.request = request
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.request}: {self.reason}; {self.advice}."
+
+
+class Unavailable(StoreError):
+    """The store did not answer, or asked to wait. The request may have been carried out."""
+
+    advice = "repeat the same request, it may have been carried out"
+
+
+class CredentialsExpired(Unavailable):
+    advice = "renew the credentials, the request is repeated meanwhile"
+
+
+class Conflict(StoreError):
+    """Another operation on the key ran at the same time; nothing was decided."""
+
+    advice = "nothing was decided, repeat the same request"
+
+
+class NotFound(StoreError):
+    advice = "check the key and the root of the store"
+
+
+class AccessDenied(StoreError):
+    advice = "give these credentials the permission to read and write under the ledger's root"
+
+
+class BucketMissing(StoreError):
+    advice = "create the bucket or correct the ledger's address"
+
+
+class StoreUnknown(LedgerError):
+    """The fate of the segment sent to `slot` is unknown. Nothing of it was acknowledged."""
+
+    def __init__(self, run: str, slot: int, reason: str) -> None:
+        super().__init__(run, slot, reason)
+        self.run = run
+        self.slot = slot
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run}: whether slot {self.slot} was written is unknown ({self.reason}); "
+            f"open the run again when the store answers."
+        )
+
+
+class Fenced(LedgerError):
+    """Another driver wrote `slot`. `epoch`, `leader_epoch` and `driver` are those of its segment's last known
+    fence.
+    """
+
+    def __init__(self, run: str, slot: int, epoch: int, leader_epoch: int, driver: str) -> None:
+        super().__init__(run, slot, epoch, leader_epoch, driver)
+        self.run = run
+        self.slot = slot
+        self.epoch = epoch
+        self.leader_epoch = leader_epoch
+        self.driver = driver
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run}: driver {self.driver} took over at slot {self.slot} with epoch {self.epoch}; "
+            f"stop this run here and open it again only with a leader epoch above {self.leader_epoch}."
+        )
+
+
+class StaleLeader(LedgerError):
+    def __init__(self, run: str, given: int, highest: int) -> None:
+        super().__init__(run, given, highest)
+        self.run = run
+        self.given = given
+        self.highest = highest
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run}: leader epoch {self.given} is below {self.highest}, the highest in the log; "
+            f"renew the leadership and open with a higher one, or take the run over on purpose."
+        )
+
+
+class RunNotFound(LedgerError):
+    def __init__(self, run: str, store: str) -> None:
+        super().__init__(run, store)
+        self.run = run
+        self.store = store
+
+    def __str__(self) -> str:
+        return f"run {self.run} has no log in {self.store}; list its runs, or correct the ledger's address."
+
+
+class RunClosed(LedgerError):
+    def __init__(self, run: str, slot: int) -> None:
+        super().__init__(run, slot)
+        self.run = run
+        self.slot = slot
+
+    def __str__(self) -> str:
+        return f"run {self.run} was closed at slot {self.slot}; start a new run to go on."
+
+
+class WriterStopped(LedgerError):
+    def __init__(self, run: str, slot: int) -> None:
+        super().__init__(run, slot)
+        self.run = run
+        self.slot = slot
+
+    def __str__(self) -> str:
+        return f"run {self.run}: its writer stopped before slot {self.slot} was answered; open it again."
+
+
+class LogCorrupt(LedgerError):
+    """`where` names the object, `problem` what is wrong with it."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where = where
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}; verify the ledger and restore the object from a copy."
+
+
+class RecordCorrupt(LogCorrupt):
+    pass
+
+
+class SegmentCorrupt(LogCorrupt):
+    pass
+
+
+class BlobCorrupt(LogCorrupt):
+    pass
+
+
+class ValueMissing(LedgerError):
+    def __init__(self, vhash: str) -> None:
+        super().__init__(vhash)
+        self.vhash = vhash
+
+    def __str__(self) -> str:
+        return f"the record holds no value {self.vhash}; ask the record whose core names it."
+
+
+class RecordTooLarge(LedgerError):
+    def __init__(self, path: str, size: int, limit: int) -> None:
+        super().__init__(path, size, limit)
+        self.path = path
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"the record at {self.path} exceeds {self.limit} bytes ({self.size}); keep its values in blobs."
+        )
+
+
+class DuplicatePath(LedgerError):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"two results at {self.path}; a path has at most one, verify the ledger."
+
+
+class _BadInput(InputError, LedgerError):
+    """A text or value that its giver must correct."""
+
+    def __init__(self, given: str, rule: str) -> None:
+        super().__init__(given, rule)
+        self.given = given
+        self.rule = rule
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}: {self.given!r}: {self.rule}."
+
+
+class BadPath(_BadInput):
+    pass
+
+
+class BadKey(_BadInput):
+    pass
+
+
+class BadRunId(_BadInput):
+    pass
+
+
+class BadStoreUri(_BadInput):
+    pass
+
+
+class NotJson(_BadInput):
+    pass
+
+
+class MissingExtra(_BadInput):
+    pass

@@ -1,0 +1,44 @@
+"""Where things lie under a store's root. Keys are relative, with `/` between segments; `<hh>` spreads runs
+over prefixes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from decurion_ledger.errors import BadRunId
+
+RUNS = "runs/"
+BLOBS = "blobs/"
+MAX_SLOT = 999_999_999_999
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def run_prefix(run: str) -> str:
+    """`runs/<hh>/<run>/`, where `<hh>` is the first byte of SHA-256(run). Raises `BadRunId`."""
+    if not _RUN.fullmatch(run):
+        raise BadRunId(
+            run,
+            "a run id has 1 to 128 letters, digits, dots, dashes and underscores, a letter or digit first",
+        )
+    return f"{RUNS}{hashlib.sha256(run.encode()).hexdigest()[:2]}/{run}/"
+
+
+def slot_key(run: str, slot: int) -> str:
+    return f"{run_prefix(run)}log/{slot:012d}"
+
+
+def final_key(run: str) -> str:
+    return f"{run_prefix(run)}final"
+
+
+def blob_key(sha256: str) -> str:
+    return f"{BLOBS}{sha256[:2]}/{sha256}"
+
+
+def run_of(key: str) -> str | None:
+    """The run id in a key under `runs/`; None for keys that belong to no run."""
+    parts = key.split("/")
+    return parts[2] if len(parts) > 3 and parts[0] == "runs" else None

@@ -1,0 +1,165 @@
+"""Paths of the ledger: one grammar, one parser, one printer.
+
+    path   = "/" | 1*( "/" step ) [ mark ] | "/" mark
+    step   = name [ "[" ( index | key ) "]" ]
+    name   = [a-z][a-zA-Z0-9_]{0,62}
+    index  = 5*DIGIT, without leading zeros when longer than five
+    key    = "k:" 32 lower-case hex digits
+    mark   = "!open" | "!join" | "!output"
+
+`/` is the run's root scope, `/extract` a node, `/extract[00017]` branch 17 of a map and the scope inside it,
+`/extract[00017]/read` a node in that scope. A mark names a step of the scope or node itself: `/extract!open`
+and `/extract!join` of a map, `/extract[00017]!output` of a branch, `/!output` of the run. The canonical text
+is the identity: two paths are equal iff their texts are, and order of paths means order of texts by code
+point.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+from decurion_crds.canonical import Json, canonical, digest
+from decurion_ledger.errors import BadPath
+
+Mark: TypeAlias = Literal["", "open", "join", "output"]
+
+MAX_TEXT = 1024
+_NAME = re.compile(r"[a-z][a-zA-Z0-9_]{0,62}")
+_STEP = re.compile(r"([a-z][a-zA-Z0-9_]{0,62})(?:\[(?:([0-9]{5}|[1-9][0-9]{5,11})|k:([0-9a-f]{32}))\])?")
+_KEY = re.compile(r"[0-9a-f]{32}")
+_MARKS = frozenset({"open", "join", "output"})
+
+
+def branch_key(key: Json) -> str:
+    """The 32 hex digits that stand for the key of a map's item, so that re-ordered items keep their paths."""
+    return digest("key/v0", canonical(key))[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node by its name, or one branch of it: an int for an item's index, a str for an item's
+    `branch_key`.
+    """
+
+    name: str
+    branch: int | str | None = None
+
+    def __str__(self) -> str:
+        if self.branch is None:
+            return self.name
+        inside = f"{self.branch:05d}" if isinstance(self.branch, int) else f"k:{self.branch}"
+        return f"{self.name}[{inside}]"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPath:
+    """A parsed path. Constructors (`child`, `branch`, `keyed`, `open`, `join`, `output`) raise `BadPath`."""
+
+    steps: tuple[Step, ...] = ()
+    mark: Mark = ""
+
+    @classmethod
+    def parse(cls, text: str) -> LedgerPath:
+        """The path that `text` is the canonical form of; raises `BadPath` for anything else."""
+        if len(text) > MAX_TEXT:
+            raise BadPath(text[:64] + "…", f"a path has at most {MAX_TEXT} characters")
+        if not text.startswith("/"):
+            raise BadPath(text, "a path starts with /")
+        body, bang, mark = text[1:].partition("!")
+        if bang and mark not in _MARKS:
+            raise BadPath(text, "after ! stands open, join or output, and nothing after that")
+        steps = tuple(_parse_step(part, text) for part in body.split("/")) if body else ()
+        return cls(steps, cast(Mark, mark))
+
+    def __str__(self) -> str:
+        mark = f"!{self.mark}" if self.mark else ""
+        return "/" + "/".join(map(str, self.steps)) + mark
+
+    def child(self, name: str) -> LedgerPath:
+        """The node `name` in the scope that this path names."""
+        self._needs_no_mark("a child")
+        if not _NAME.fullmatch(name):
+            raise BadPath(
+                name, "a node's name has at most 63 letters, digits and underscores, a small letter first"
+            )
+        return _made((*self.steps, Step(name)))
+
+    def branch(self, index: int) -> LedgerPath:
+        """The branch of item `index` (from 0) of the map that this path names."""
+        if not 0 <= index <= 999_999_999_999:
+            raise BadPath(str(index), "the index of a branch has 1 to 12 digits and no sign")
+        return self._with_branch(index)
+
+    def keyed(self, key: str) -> LedgerPath:
+        """The branch of the item whose `branch_key` is `key`."""
+        if not _KEY.fullmatch(key):
+            raise BadPath(key, "the key of a branch has 32 lower-case hex digits, made by branch_key")
+        return self._with_branch(key)
+
+    @property
+    def open(self) -> LedgerPath:
+        return self._marked("open")
+
+    @property
+    def join(self) -> LedgerPath:
+        return self._marked("join")
+
+    @property
+    def output(self) -> LedgerPath:
+        return self._marked("output")
+
+    @property
+    def parent(self) -> LedgerPath | None:
+        """The path one step up: of a mark its node, of a branch its map, of a node its scope; None for the
+        root.
+        """
+        if self.mark:
+            return LedgerPath(self.steps)
+        if not self.steps:
+            return None
+        last = self.steps[-1]
+        if last.branch is not None:
+            return LedgerPath((*self.steps[:-1], Step(last.name)))
+        return LedgerPath(self.steps[:-1])
+
+    def ancestors(self) -> Iterator[LedgerPath]:
+        """`parent`, its parent, and so on up to the root."""
+        up = self.parent
+        while up is not None:
+            yield up
+            up = up.parent
+
+    def _needs_no_mark(self, what: str) -> None:
+        if self.mark:
+            raise BadPath(str(self), f"a path with ! has no {what}")
+
+    def _marked(self, mark: Mark) -> LedgerPath:
+        self._needs_no_mark("mark of its own")
+        return _made(self.steps, mark)
+
+    def _with_branch(self, branch: int | str) -> LedgerPath:
+        self._needs_no_mark("branch")
+        if not self.steps or self.steps[-1].branch is not None:
+            raise BadPath(str(self), "only a node has branches")
+        return _made((*self.steps[:-1], Step(self.steps[-1].name, branch)))
+
+
+ROOT = LedgerPath()
+
+
+def _made(steps: tuple[Step, ...], mark: Mark = "") -> LedgerPath:
+    path = LedgerPath(steps, mark)
+    if len(str(path)) > MAX_TEXT:
+        raise BadPath(str(path)[:64] + "…", f"a path has at most {MAX_TEXT} characters")
+    return path
+
+
+def _parse_step(part: str, text: str) -> Step:
+    found = _STEP.fullmatch(part)
+    if found is None:
+        raise BadPath(text, f"the step {part!r} is no name, name[00000] or name[k:32 hex digits]")
+    name, index, key = found.groups()
+    return Step(name, int(index) if index is not None else key)
