@@ -1,15 +1,23 @@
 """The ledger: records, paths, values, segments, the log of a run, and the stores that keep them."""
 
+from decurion_ledger.final_state import final_state_hash
 from decurion_ledger.path import ROOT, LedgerPath, Step, branch_key
+from decurion_ledger.reader import find, list_runs, read_log
 from decurion_ledger.record import Record, RecordType, core_hash, decode, encode, make_core, record_hash
-from decurion_ledger.stores import Store, open_store
+from decurion_ledger.stores import Credentials, Store, open_store
 from decurion_ledger.values import Values, pack, unpack, vhash
+from decurion_ledger.writer import LogWriter, Observer, Opened, Settings
 
 __all__ = [
-    "ROOT",
+    "Credentials",
     "LedgerPath",
+    "LogWriter",
+    "Observer",
+    "Opened",
+    "ROOT",
     "Record",
     "RecordType",
+    "Settings",
     "Step",
     "Store",
     "Values",
@@ -17,9 +25,13 @@ __all__ = [
     "core_hash",
     "decode",
     "encode",
+    "final_state_hash",
+    "find",
+    "list_runs",
     "make_core",
     "open_store",
     "pack",
+    "read_log",
     "record_hash",
     "unpack",
     "vhash",

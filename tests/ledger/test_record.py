@@ -58,9 +58,9 @@ def test_the_hashes_are_sha256_behind_their_domains() -> None:
 
 
 def test_record_types_keep_their_persisted_names() -> None:
-    assert {t.value for t in RecordType} == set(
-        "genesis fence commit skip attempt_failed scope_opened join lease_lost cancel close".split()
-    )
+    assert {t.value for t in RecordType} == {
+        "genesis", "fence", "commit", "skip", "attempt_failed", "scope_opened", "join", "lease_lost", "cancel", "close",
+    }  # fmt: skip
 
 
 @given(st.dictionaries(st.text(max_size=8), json_values, max_size=5))

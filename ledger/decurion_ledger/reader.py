@@ -1,0 +1,122 @@
+"""Reading a log from outside: all of it in order, one record by its path, the runs of a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from decurion_ledger.errors import LogCorrupt, NotFound, RunNotFound
+from decurion_ledger.layout import RUNS, run_of, slot_key
+from decurion_ledger.log import Tail
+from decurion_ledger.patience import Clock, Patience, SystemClock, patiently
+from decurion_ledger.record import Record
+from decurion_ledger.segment import Segment, extract, footer_bytes, locate, parse
+from decurion_ledger.stores.port import Store
+
+READ_AHEAD = 8
+READING = Patience(total=15.0)
+_FOOTER_GUESS = 32 * 1024
+
+
+async def read_segments(
+    store: Store, tail: Tail, *, patience: Patience = READING, clock: Clock | None = None
+) -> AsyncGenerator[Segment, None]:
+    """The segments from `tail.next` on, each absorbed by `tail` before it is handed out; none is not an
+    error.
+
+    Reads up to 8 slots ahead. Raises `LogCorrupt` for a gap or a segment that breaks the log, or the store's
+    error.
+    """
+    clock = clock or SystemClock()
+    ahead: deque[asyncio.Task[bytes | None]] = deque()
+    try:
+        while True:
+            while len(ahead) < READ_AHEAD:
+                slot = tail.next + len(ahead)
+                ahead.append(asyncio.create_task(_read_slot(store, tail.run, slot, patience, clock)))
+            data = await ahead.popleft()
+            if data is None and any([await task is not None for task in ahead]):
+                # the slot may have been filled between its request and the later ones
+                data = await _read_slot(store, tail.run, tail.next, patience, clock)
+                if data is None:
+                    raise LogCorrupt(
+                        slot_key(tail.run, tail.next), "the slot is missing but later ones exist"
+                    )
+            if data is None:
+                return
+            segment = parse(data, slot_key(tail.run, tail.next))
+            tail.absorb(segment)
+            yield segment
+    finally:
+        for task in ahead:
+            task.cancel()
+        await asyncio.gather(*ahead, return_exceptions=True)
+
+
+async def read_log(store: Store, run: str) -> AsyncGenerator[tuple[int, Record], None]:
+    """The records of a run with their slots, in order. Raises `RunNotFound`, `LogCorrupt` or the store's
+    error.
+    """
+    tail = Tail(run)
+    async with aclosing(read_segments(store, tail)) as segments:
+        async for segment in segments:
+            for record in segment.records:
+                yield segment.header.slot, record
+    if tail.next == 0:
+        raise RunNotFound(run, store.uri)
+
+
+async def find(store: Store, run: str, path: str) -> Record | None:
+    """The result at `path`, or the last event there when it has none; None when the path is not in the log.
+
+    Reads the footers of the segments, 8 at a time, and one frame for each record found. The record is the one
+    that the store returned; that nobody changed it is what `verify` shows. Raises `RunNotFound`.
+    """
+    event: Record | None = None
+    slot = 0
+    while True:
+        keys = [slot_key(run, slot + i) for i in range(READ_AHEAD)]
+        for found in await asyncio.gather(*(_records_at(store, key, path) for key in keys)):
+            if found is None:
+                if slot == 0:
+                    raise RunNotFound(run, store.uri)
+                return event
+            slot += 1
+            for record in found:
+                if record.core is not None:
+                    return record
+                event = record
+
+
+async def list_runs(store: Store) -> list[str]:
+    """The ids of all runs with an object in the store, sorted."""
+    found = set()
+    async for info in store.list(RUNS):
+        run = run_of(info.key)
+        if run is not None:
+            found.add(run)
+    return sorted(found)
+
+
+async def _read_slot(store: Store, run: str, slot: int, patience: Patience, clock: Clock) -> bytes | None:
+    key = slot_key(run, slot)
+    try:
+        return await patiently(lambda: store.get(key), patience=patience, clock=clock)
+    except NotFound:
+        return None
+
+
+async def _records_at(store: Store, key: str, path: str) -> list[Record] | None:
+    try:
+        footer = await store.get(key, (-_FOOTER_GUESS, None))
+    except NotFound:
+        return None
+    size = footer_bytes(footer, key)
+    if size > len(footer):
+        footer = await store.get(key, (-size, None))
+    return [
+        extract(await store.get(key, (place.start, place.end)), place, key)
+        for place in locate(footer, path, key)
+    ]

@@ -1,0 +1,238 @@
+"""Segments: the bytes of one slot.
+
+    magic "decurion" | u32 length | header, canonical JSON frames            zstd, each of at most 64 KiB of
+    records or of one longer record; a line feed ends each record frame table       per frame: u64 offset, u32
+    stored length, u32 raw length index             per record: 16 bytes path hash, u32 frame, u32 offset and
+    u32 length in it, 32 bytes record hash trailer           u64 offset of the frame table, u32 frames, u32
+    records, magic segment hash      32 bytes, SHA-256 of all bytes before it under the domain segment/v0
+
+Integers are big-endian. The index is sorted by path hash, then by position. Each frame can be read alone, so
+that with the tail of a segment one ranged request finds a record. The header holds the Merkle root (domain
+records/v0) of the record hashes in order, and the hash of the previous segment. This is format 0; it may
+change until it is named 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import orjson
+import zstandard
+
+from decurion_crds.canonical import canonical, digest, merkle_root
+from decurion_ledger.errors import RecordTooLarge, SegmentCorrupt
+from decurion_ledger.record import Record, decode, encode, record_hash
+
+FORMAT = 0
+MAGIC = b"decurion"
+MAX_RECORDS = 5_000
+MAX_BYTES = 4 * 1024 * 1024
+FRAME_BYTES = 64 * 1024
+LEVEL = 3
+
+_LENGTH = struct.Struct(">I")
+_FRAME = struct.Struct(">QII")
+_ENTRY = struct.Struct(">16sIII32s")
+_TRAILER = struct.Struct(">QII8s")
+_HASH_BYTES = 32
+TAIL_BYTES = _TRAILER.size + _HASH_BYTES
+
+
+class Encoded(NamedTuple):
+    """A record as it is stored, with its path and the raw bytes of its record hash."""
+
+    path: str
+    data: bytes
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Who wrote the segment, where it belongs, what it holds. Hashes are hex; `nonce` is the writer's own."""
+
+    run: str
+    slot: int
+    epoch: int
+    driver: str
+    nonce: str
+    previous: str
+    root: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    header: Header
+    records: tuple[Record, ...]
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where a record lies: bytes `[start, end)` of the segment hold its frame, `[offset, offset + length)` of
+    that the record."""
+
+    start: int
+    end: int
+    raw: int
+    offset: int
+    length: int
+    hash: bytes
+
+
+def prepare(record: Record) -> Encoded:
+    """`record`, ready for a segment. Raises `RecordTooLarge` when it could not stand in one even alone."""
+    data = encode(record)
+    if len(data) >= MAX_BYTES:
+        raise RecordTooLarge(record.path, len(data), MAX_BYTES)
+    return Encoded(record.path, data, bytes.fromhex(record_hash(data)))
+
+
+def start_hash(run: str) -> str:
+    """What stands as `previous` in slot 0, so that a log cannot be moved to another run."""
+    return digest("log/v0", run.encode())
+
+
+def build(
+    records: Sequence[Encoded], *, run: str, slot: int, epoch: int, driver: str, nonce: str, previous: str
+) -> tuple[Header, bytes]:
+    """The header and the bytes of the segment of these records, at most `MAX_RECORDS` and `MAX_BYTES` of
+    them.
+    """
+    root = merkle_root("records/v0", [r.hash for r in records])
+    fields = Header(run, slot, epoch, driver, nonce, previous, root, len(records))
+    header = canonical({"format": FORMAT, **asdict(fields)})
+    compress = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True).compress
+    parts = [MAGIC, _LENGTH.pack(len(header)), header]
+    offset = sum(map(len, parts))
+    table, index = [], []
+    for number, frame in enumerate(_frames(records)):
+        raw = b"".join(r.data + b"\n" for r in frame)
+        stored = compress(raw)
+        parts.append(stored)
+        table.append(_FRAME.pack(offset, len(stored), len(raw)))
+        offset += len(stored)
+        at = 0
+        for r in frame:
+            index.append((path_hash(r.path), number, at, len(r.data), r.hash))
+            at += len(r.data) + 1
+    index.sort(key=lambda entry: entry[:3])
+    parts += table
+    parts += (_ENTRY.pack(*entry) for entry in index)
+    parts.append(_TRAILER.pack(offset, len(table), len(index), MAGIC))
+    body = b"".join(parts)
+    return fields, body + bytes.fromhex(digest("segment/v0", body))
+
+
+def segment_hash(data: bytes) -> str:
+    """The hash, in hex, that stands at the end of a segment's bytes."""
+    return data[-_HASH_BYTES:].hex()
+
+
+def parse(data: bytes, where: str) -> Segment:
+    """The segment of these bytes, all hashes inside it checked. Raises `SegmentCorrupt`, naming `where`."""
+    if digest("segment/v0", data[:-_HASH_BYTES]) != segment_hash(data):
+        raise SegmentCorrupt(where, "the bytes do not have the hash at their end")
+    try:
+        header = _header(data)
+        lines = list(_lines(data))
+    except (ValueError, KeyError, TypeError, struct.error, zstandard.ZstdError) as e:
+        raise SegmentCorrupt(where, f"not a segment of format {FORMAT} ({e})") from e
+    leaves = [bytes.fromhex(record_hash(line)) for line in lines]
+    if len(lines) != header.count or merkle_root("records/v0", leaves) != header.root:
+        raise SegmentCorrupt(where, "the records do not have the Merkle root in the header")
+    return Segment(header, tuple(decode(line, where) for line in lines), segment_hash(data))
+
+
+def path_hash(path: str) -> bytes:
+    """The 16 bytes by which the index is sorted."""
+    return hashlib.sha256(path.encode()).digest()[:16]
+
+
+def footer_bytes(tail: bytes, where: str) -> int:
+    """How many bytes at the end of the segment hold frame table, index and trailer; `tail` are its last
+    bytes.
+    """
+    _, frames, records = _trailer(tail, where)
+    return frames * _FRAME.size + records * _ENTRY.size + TAIL_BYTES
+
+
+def locate(footer: bytes, path: str, where: str) -> list[Located]:
+    """The records at `path`, in order; `footer` are the last `footer_bytes` of the segment."""
+    _, frames, records = _trailer(footer, where)
+    tables = footer[-(frames * _FRAME.size + records * _ENTRY.size + TAIL_BYTES) :]
+    base = frames * _FRAME.size
+
+    def entry(i: int) -> tuple[bytes, int, int, int, bytes]:
+        return _ENTRY.unpack_from(tables, base + i * _ENTRY.size)
+
+    wanted = path_hash(path)
+    found = []
+    for i in range(bisect_left(range(records), wanted, key=lambda i: entry(i)[0]), records):
+        name, frame, offset, length, record = entry(i)
+        if name != wanted:
+            break
+        start, stored, raw = _FRAME.unpack_from(tables, frame * _FRAME.size)
+        found.append(Located(start, start + stored, raw, offset, length, record))
+    return found
+
+
+def extract(frame: bytes, located: Located, where: str) -> Record:
+    """The record at `located`, out of its frame's bytes. Raises `SegmentCorrupt` or `RecordCorrupt`."""
+    try:
+        raw = _decompressed(frame, located.raw)
+    except (ValueError, zstandard.ZstdError) as e:
+        raise SegmentCorrupt(where, f"a frame cannot be read ({e})") from e
+    data = raw[located.offset : located.offset + located.length]
+    if record_hash(data) != located.hash.hex():
+        raise SegmentCorrupt(where, "a record does not have the hash in the index")
+    return decode(data, where)
+
+
+def _frames(records: Sequence[Encoded]) -> Iterator[list[Encoded]]:
+    frame: list[Encoded] = []
+    size = 0
+    for r in records:
+        if frame and size + len(r.data) + 1 > FRAME_BYTES:
+            yield frame
+            frame, size = [], 0
+        frame.append(r)
+        size += len(r.data) + 1
+    if frame:
+        yield frame
+
+
+def _header(data: bytes) -> Header:
+    if data[: len(MAGIC)] != MAGIC:
+        raise ValueError("the magic is missing")
+    (length,) = _LENGTH.unpack_from(data, len(MAGIC))
+    start = len(MAGIC) + _LENGTH.size
+    fields: dict[str, Any] = orjson.loads(data[start : start + length])
+    if fields.pop("format") != FORMAT:
+        raise ValueError("another format")
+    return Header(**fields)
+
+
+def _lines(data: bytes) -> Iterator[bytes]:
+    offset, frames, _ = _TRAILER.unpack(data[-TAIL_BYTES:-_HASH_BYTES])[:3]
+    for i in range(frames):
+        start, stored, raw = _FRAME.unpack_from(data, offset + i * _FRAME.size)
+        yield from _decompressed(data[start : start + stored], raw).split(b"\n")[:-1]
+
+
+def _decompressed(frame: bytes, raw: int) -> bytes:
+    if raw > MAX_BYTES or zstandard.frame_content_size(frame) != raw:
+        raise ValueError("a frame has another length than the table says")
+    return zstandard.ZstdDecompressor().decompress(frame, max_output_size=raw)
+
+
+def _trailer(tail: bytes, where: str) -> tuple[int, int, int]:
+    if len(tail) < TAIL_BYTES or tail[-_HASH_BYTES - len(MAGIC) : -_HASH_BYTES] != MAGIC:
+        raise SegmentCorrupt(where, "the trailer is missing")
+    offset, frames, records, _ = _TRAILER.unpack(tail[-TAIL_BYTES:-_HASH_BYTES])
+    return offset, frames, records
