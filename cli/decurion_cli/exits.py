@@ -1,0 +1,39 @@
+"""Exit codes, and how an error becomes one.
+
+0: done. 1: the run failed. 2: the input is wrong. 3: something around is (store, secret, network); the message ends
+with the line that goes on from here, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import typer
+
+from decurion_crds.errors import DecurionError, InputError
+from decurion_crds.findings import CompileFailed
+
+OK, RUN_FAILED, BAD_INPUT, ENVIRONMENT = 0, 1, 2, 3
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Say `message` on stderr and leave with `code`."""
+    typer.echo(f"decurion: {message}", err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def exits(*, resume: str = "") -> Iterator[None]:
+    """Turns the project's errors into messages and exit codes. `resume` is the line that goes on after code 3."""
+    try:
+        yield
+    except CompileFailed as error:
+        for finding in error.findings:
+            typer.echo(finding.text(), err=True)
+        raise typer.Exit(BAD_INPUT) from error
+    except InputError as error:
+        fail(str(error), BAD_INPUT)
+    except DecurionError as error:
+        fail(str(error) + (f"\ngo on with: {resume}" if resume else ""), ENVIRONMENT)

@@ -1,0 +1,41 @@
+"""`decurion graph`: what a graph looks like to the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+import typer
+
+from decurion_cli.exits import exits
+
+app = typer.Typer(no_args_is_help=True, help="Look at graphs.")
+
+
+@app.callback()
+def graph_commands() -> None:
+    """Look at graphs."""
+
+
+@app.command("show")
+def show(
+    files: Annotated[list[Path], typer.Argument(help="Files or folders of manifests.", metavar="FILE...")],
+    graph: Annotated[str, typer.Option("--graph", help="The TaskGraph to show, where the files hold several.")] = "",
+    output: Annotated[
+        Literal["text", "mermaid", "json"], typer.Option("--output", "-o", help="Form of the picture.")
+    ] = "text",
+) -> None:
+    """Show a graph's nodes, where each stands between deterministic and agentic, and what orders them."""
+    from decurion_cli.manifests import compiled
+    from decurion_crds.show import show_mermaid, show_text
+
+    with exits():
+        _, found = compiled(files, graph)
+    match output:
+        case "text":
+            typer.echo(show_text(found))
+        case "mermaid":
+            typer.echo(show_mermaid(found))
+        case "json":
+            typer.echo(orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode())

@@ -1,0 +1,34 @@
+"""The `decurion` command. Thin: each command is one module, and imports what it needs when it is called."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed_version
+
+import typer
+
+from decurion_cli import graph, ledger, operator, run, validate, worker
+
+app = typer.Typer(
+    name="decurion",
+    help="Agent graphs on Kubernetes: check them, run them here, look into their ledgers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("validate")(validate.validate)
+app.command("run")(run.run)
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(graph.app, name="graph")
+app.add_typer(worker.app, name="worker")
+app.add_typer(operator.app, name="operator")
+app.command("crds")(operator.crds)
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    typer.echo(installed_version("decurion"))
+
+
+def main() -> None:
+    app()

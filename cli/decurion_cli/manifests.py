@@ -1,0 +1,145 @@
+"""From files on the command line to one compiled graph: what `validate`, `run` and `graph show` have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from decurion_cli.exits import BAD_INPUT
+from decurion_crds.compile import Checker, Compilation, compile_graph
+from decurion_crds.compiled import CompiledGraph
+from decurion_crds.errors import DecurionError, InputError
+from decurion_crds.findings import CompileFailed, Finding
+from decurion_crds.loader import Document, Loaded, load
+from decurion_crds.v1alpha1 import LLM, TaskGraph, TaskGraphRun
+
+
+class NoSuchGraph(InputError):
+    def __init__(self, wanted: str, known: Sequence[str]) -> None:
+        if not known:
+            super().__init__("the files hold no TaskGraph: name a file or folder that has one")
+        elif wanted:
+            super().__init__(f"--graph {wanted}: there is no TaskGraph of this name, the files hold {', '.join(known)}")
+        else:
+            super().__init__(f"the files hold several TaskGraphs ({', '.join(known)}): choose one with --graph NAME")
+
+
+class SecretNotFound(DecurionError):
+    def __init__(self, name: str, key: str) -> None:
+        super().__init__(
+            f"secret {name}, key {key}, is not to be found: set {secret_variable(name, key)} "
+            "or add a Secret manifest to the files"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """The documents of a call, parsed. `findings` are those of reading and parsing."""
+
+    loaded: Loaded
+    graphs: dict[str, tuple[Document, TaskGraph]]
+    llms: dict[str, LLM]
+    runs: list[TaskGraphRun]
+    secrets: dict[tuple[str, str], str]
+    findings: list[Finding]
+
+
+def read(files: Sequence[Path]) -> Manifests:
+    """Load and parse `files` (files or folders). Faults are findings, all of them at once."""
+    loaded = load(files)
+    findings = list(loaded.findings)
+    graphs: dict[str, tuple[Document, TaskGraph]] = {}
+    llms: dict[str, LLM] = {}
+    runs: list[TaskGraphRun] = []
+    secrets: dict[tuple[str, str], str] = {}
+    for document in loaded.documents:
+        if document.kind == "Secret":
+            secrets.update(_secret(document))
+            continue
+        model, faults = document.parse()
+        findings.extend(faults)
+        match model:
+            case TaskGraph():
+                graphs[document.name] = (document, model)
+            case LLM():
+                llms[document.name] = model
+            case TaskGraphRun():
+                runs.append(model)
+    return Manifests(loaded, graphs, llms, runs, secrets, findings)
+
+
+def compile_all(manifests: Manifests, *, bind: Mapping[str, str] | None = None) -> dict[str, Compilation]:
+    """Every graph of the files, compiled with the LLMs of the files."""
+    llms = dict(manifests.llms)
+    for name, other in (bind or {}).items():
+        if other not in manifests.llms:
+            raise InputError(f"--bind {name}={other}: there is no LLM named {other} among the files")
+        llms[name] = manifests.llms[other]
+    with Checker() as checker:
+        return {
+            name: compile_graph(graph, llms=llms, positions=document.position_of, checker=checker)
+            for name, (document, graph) in manifests.graphs.items()
+        }
+
+
+def compiled(files: Sequence[Path], graph: str, *, bind: Mapping[str, str] | None = None) -> tuple[Manifests, CompiledGraph]:
+    """The one graph of the files (or the one named `graph`). Raises `CompileFailed`, `NoSuchGraph`."""
+    manifests = read(files)
+    errors = [f for f in manifests.findings if f.severity == "error"]
+    if errors:
+        raise CompileFailed(errors)
+    known = sorted(manifests.graphs)
+    chosen = graph or (known[0] if len(known) == 1 else "")
+    if chosen not in manifests.graphs:
+        raise NoSuchGraph(graph, known)
+    only = Manifests(
+        manifests.loaded, {chosen: manifests.graphs[chosen]}, manifests.llms, manifests.runs, manifests.secrets, []
+    )
+    result = compile_all(only, bind=bind)[chosen]
+    show_warnings(manifests.findings + result.findings)
+    if result.compiled is None:
+        raise CompileFailed([f for f in result.findings if f.severity == "error"])
+    return manifests, result.compiled
+
+
+def show_warnings(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        if finding.severity == "warning":
+            typer.echo(f"warning: {finding.text()}", err=True)
+
+
+def secrets_for(graph: CompiledGraph, manifests: Manifests) -> dict[tuple[str, str], str]:
+    """Values of the secrets that the graph's models name. Raises `SecretNotFound`."""
+    found = {}
+    for spec in graph.llms.values():
+        ref = (spec.get("auth") or {}).get("secretKeyRef")
+        if ref is None:
+            continue
+        name, key = ref["name"], ref["key"]
+        value = os.environ.get(secret_variable(name, key), manifests.secrets.get((name, key)))
+        if value is None:
+            raise SecretNotFound(name, key)
+        found[(name, key)] = value
+    return found
+
+
+def secret_variable(name: str, key: str) -> str:
+    return "DECURION_SECRET_" + "_".join("".join(c if c.isalnum() else "_" for c in part).upper() for part in (name, key))
+
+
+def _secret(document: Document) -> dict[tuple[str, str], str]:
+    import base64
+
+    values: dict[tuple[str, str], str] = {}
+    for key, text in (document.raw.get("data") or {}).items():
+        values[(document.name, key)] = base64.b64decode(text).decode()
+    for key, text in (document.raw.get("stringData") or {}).items():
+        values[(document.name, key)] = text
+    return values
+
+
+__all__ = ["BAD_INPUT", "Manifests", "compile_all", "compiled", "read", "secrets_for", "show_warnings"]

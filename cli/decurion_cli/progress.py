@@ -1,0 +1,59 @@
+"""What a person sees on stderr while a run goes on: one bar, then how it ended and where to look."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class RunDisplay:
+    """A progress bar over the run's units. Without a terminal it says nothing until the end."""
+
+    def __init__(self, run: str, *, enabled: bool) -> None:
+        self._run = run
+        self._enabled = enabled
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+            disable=not enabled,
+        )
+        self._task = self._bar.add_task(f"run {run}", total=None, note="")
+
+    def __enter__(self) -> RunDisplay:
+        if self._enabled:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, projection: dict[str, Any]) -> None:
+        done, _, total = projection["progress"].partition("/")
+        running = [n["name"] for n in projection["nodes"] if n["phase"] == "Running"]
+        note = projection["reason"] or ", ".join(running[:3])
+        self._bar.update(self._task, completed=int(done), total=int(total), note=note)
+
+    def ended(self, projection: dict[str, Any], ledger: str) -> None:
+        """Say how the run ended, what failed, and the command that shows it node by node."""
+        if not self._enabled:
+            return
+        say = self._console.print
+        usage = projection["usage"]
+        calls = f", {usage['calls']} model calls" if usage.get("calls") else ""
+        say(f"{projection['phase']}: {projection['committed']} records{calls}, state {projection.get('stateHash', '')[:16]}")
+        if projection["phase"] != "Succeeded" and projection["message"]:
+            say(f"  {projection['reason']}: {projection['message']}")
+        for failure in projection["failures"]:
+            say(f"  {failure['path']} [{failure['class']}] {failure['message']}")
+        say(f"ledger: {ledger}")
+        say(f"look:   decurion ledger show {self._run} PATH --ledger {ledger}   (paths: decurion ledger ls {self._run})")

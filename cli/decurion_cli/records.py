@@ -1,0 +1,110 @@
+"""Reading a ledger for a person: runs, the paths of a run, one node with what it saw and what came of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from decurion_crds.errors import InputError
+from decurion_ledger import Record, ValueMissing, open_store, read_log, unpack, verify
+from decurion_ledger import list_runs as stored_runs
+
+
+class PathNotFound(InputError):
+    def __init__(self, run: str, path: str, near: list[str]) -> None:
+        hint = f"; there are {', '.join(near)}" if near else ""
+        super().__init__(f"run {run} has no record at {path}{hint}: `decurion ledger ls {run}` lists its paths")
+
+
+async def list_runs(ledger: str) -> list[dict[str, Any]]:
+    """One row a run: id, graph, when it began, how it stands."""
+    store = open_store(ledger)
+    rows = []
+    for run in await stored_runs(store):
+        first: Record | None = None
+        outcome = "open"
+        async for _, record in read_log(store, run):
+            first = first or record
+            if record.type == "close":
+                outcome = record.envelope["outcome"]
+        if first is not None:
+            rows.append({"run": run, "name": first.envelope["name"], "started": first.envelope["at"], "state": outcome})
+    return rows
+
+
+async def list_paths(ledger: str, run: str) -> list[dict[str, Any]]:
+    """One row a record with a path, in log order."""
+    rows = []
+    async for slot, record in read_log(open_store(ledger), run):
+        if record.path:
+            rows.append({"slot": slot, "type": record.type, "path": record.path, "outcome": _outcome(record)})
+    return rows
+
+
+def _outcome(record: Record) -> str:
+    if record.core is None:
+        return str(record.envelope.get("code", ""))
+    outcome = record.core["outcome"]
+    return outcome if isinstance(outcome, str) else f"failed {outcome['failed']['code']}"
+
+
+async def show_node(ledger: str, run: str, path: str) -> dict[str, Any]:
+    """The records at `path` with their values loaded. Raises `PathNotFound`."""
+    store = open_store(ledger)
+    found: list[tuple[int, Record]] = []
+    near: list[str] = []
+    wanted = {path, f"{path}!open", f"{path}!join"}
+    async for slot, record in read_log(store, run):
+        if record.path in wanted:
+            found.append((slot, record))
+        elif record.path.startswith(path) and len(near) < 5:
+            near.append(record.path)
+    if not found:
+        raise PathNotFound(run, path, near)
+    return {"run": run, "path": path, "records": [await _shown(store, slot, record) for slot, record in found]}
+
+
+async def _shown(store: Any, slot: int, record: Record) -> dict[str, Any]:
+    envelope = {k: v for k, v in record.envelope.items() if k not in ("values", "run")}
+    shown: dict[str, Any] = {"slot": slot, "type": record.type, "outcome": _outcome(record)}
+    if record.core is not None:
+        shown["core"] = record.core_hash
+        shown["parents"] = [parent for parent, _ in record.core["parents"]]
+        for name, value in (("snapshot", record.core["input"]), ("output", record.core["delta"])):
+            if value is not None:
+                shown[name] = await _value(store, record, value)
+        if record.core["writes"]:
+            shown["writes"] = {n: await _value(store, record, v) for n, v in record.core["writes"]}
+    return shown | envelope
+
+
+async def _value(store: Any, record: Record, name: str) -> Any:
+    try:
+        return await unpack(store, record.envelope, name)
+    except ValueMissing:
+        return {"hash": name}
+
+
+def describe(node: dict[str, Any]) -> str:
+    """The node as text: one block a record, values as indented JSON."""
+    lines = [f"run {node['run']}  path {node['path']}"]
+    for record in node["records"]:
+        lines.append("")
+        lines.append(f"{record['type']} in slot {record['slot']}: {record['outcome']}")
+        for name, value in record.items():
+            if name in ("slot", "type", "outcome"):
+                continue
+            if isinstance(value, (dict, list)):
+                text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+                lines.append(f"  {name}: " + text.replace("\n", "\n  "))
+            else:
+                lines.append(f"  {name}: {value}")
+    return "\n".join(lines)
+
+
+async def verify_runs(ledger: str, run: str) -> dict[str, list[str]]:
+    """The problems of one run, or of every run, as sentences."""
+    store = open_store(ledger)
+    runs = [run] if run else await stored_runs(store)
+    return {name: [str(problem) for problem in await verify(store, name)] for name in runs}

@@ -1,0 +1,142 @@
+"""`decurion run`: a graph from start to end in this process, on a ledger of one's choice."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import orjson
+import typer
+
+from decurion_cli.exits import RUN_FAILED, exits
+from decurion_crds.errors import InputError
+
+if TYPE_CHECKING:
+    from decurion_cli.manifests import Manifests
+    from decurion_worker.opening import OpenRequest
+
+LEDGER = "./.decurion/ledger"
+
+
+def run(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Files or folders of manifests; not needed with --resume.", metavar="FILE...")
+    ] = None,
+    graph: Annotated[str, typer.Option("--graph", help="The TaskGraph to run, where the files hold several.")] = "",
+    input: Annotated[
+        str, typer.Option("--input", help="The input: a JSON object, or @FILE with one. Goes before a TaskGraphRun's.")
+    ] = "",
+    ledger: Annotated[
+        str, typer.Option("--ledger", envvar="DECURION_LEDGER", help="Where records go: a folder, or s3://bucket/prefix.")
+    ] = LEDGER,
+    bind: Annotated[list[str] | None, typer.Option("--bind", help="Use another LLM: NAME=OTHER. May be repeated.")] = None,
+    resume: Annotated[str, typer.Option("--resume", help="Go on with this run (its id) where its ledger ends.")] = "",
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="With --resume: take a run from the driver that has it.")
+    ] = False,
+    run_id: Annotated[str, typer.Option("--run-id", help="Id of the new run; a fresh one by default.")] = "",
+    branches: Annotated[int, typer.Option("--branches", min=1, max=4096, help="Branches that run side by side.")] = 256,
+    store_patience: Annotated[
+        float, typer.Option("--store-patience", min=0.0, help="Seconds the store may be away before the run stops.")
+    ] = 300.0,
+    output: Annotated[Literal["json", "none"], typer.Option("--output", "-o", help="What goes to stdout.")] = "json",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:
+    """Run a graph here. The output goes to stdout, progress to stderr.
+
+    Exit codes: 0 succeeded, 1 the run failed, 2 the input is wrong, 3 something around is (with the line that resumes).
+    """
+    from decurion_cli.progress import RunDisplay
+
+    with exits():
+        request, secrets = _request(files or [], graph, input, bind or [], resume, take_over, run_id)
+    line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
+    display = RunDisplay(request.run, enabled=not quiet)
+    with exits(resume=line), display:
+        end = asyncio.run(_run(request, ledger, secrets, branches, store_patience, display, files or []))
+    display.ended(end.projection, ledger)
+    if output == "json" and end.output is not None:
+        typer.echo(orjson.dumps(end.output, option=orjson.OPT_INDENT_2).decode())
+    if end.projection["phase"] != "Succeeded":
+        raise typer.Exit(RUN_FAILED)
+
+
+async def _run(
+    request: OpenRequest,
+    ledger: str,
+    secrets: Mapping[tuple[str, str], str],
+    branches: int,
+    patience: float,
+    display: Any,
+    files: list[Path],
+) -> Any:
+    from decurion_ledger import LogSettings, Patience
+    from decurion_worker.driver import DriverSettings
+    from decurion_worker.embedded import run_embedded
+
+    settings = DriverSettings(log=LogSettings(patience=Patience(total=patience)))
+    return await run_embedded(
+        request,
+        ledger=ledger,
+        secrets=secrets,
+        progress=display.update,
+        branches=branches,
+        settings=settings,
+    )
+
+
+def _request(
+    files: list[Path], graph: str, given: str, bind: list[str], resume: str, take_over: bool, run_id: str
+) -> tuple[OpenRequest, dict[tuple[str, str], str]]:
+    import uuid_utils
+
+    from decurion_cli.manifests import compiled, read, secrets_for
+    from decurion_worker.opening import OpenRequest
+
+    if resume:
+        manifests = read(files) if files else None
+        secrets = dict(manifests.secrets) if manifests else {}
+        return OpenRequest(run=resume, name=resume, take_over=take_over), secrets
+    if not files:
+        raise InputError("nothing to run: name files or folders of manifests, or a run with --resume")
+    manifests, found = compiled(files, graph, bind=dict(_pair(b) for b in bind))
+    value, uri = _input(given, manifests, found.name)
+    request = OpenRequest(
+        run=run_id or str(uuid_utils.uuid7()), name=found.name, graph=found, input=value, input_uri=uri
+    )
+    return request, secrets_for(found, manifests)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, other = text.partition("=")
+    if not (name and equals and other):
+        raise InputError(f"--bind {text}: write NAME=OTHER")
+    return name, other
+
+
+def _input(given: str, manifests: Manifests, graph: str) -> tuple[Any, str]:
+    """The run's input and, where it is by reference, its URI."""
+    if given:
+        text = Path(given[1:]).read_bytes() if given.startswith("@") and _is_file(given[1:]) else given.encode()
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"--input is no JSON ({error}): give one JSON object, or @FILE with one") from error
+        return value, ""
+    runs = [r for r in manifests.runs if r.spec.graph == graph]
+    if len(runs) > 1:
+        names = ", ".join(r.metadata.name or "" for r in runs)
+        raise InputError(f"the files hold several runs of {graph} ({names}): keep one, or give the input with --input")
+    if not runs:
+        return None, ""
+    spec = runs[0].spec
+    return spec.input, spec.input_from.uri if spec.input_from else ""
+
+
+def _is_file(name: str) -> bool:
+    if not Path(name).is_file():
+        raise InputError(f"--input @{name}: there is no such file")
+    return True

@@ -1,0 +1,107 @@
+"""Starting what `decurion worker serve` serves: a driver here, or a driver actor on Ray, behind the ingress."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from decurion_crds.errors import DecurionError
+from decurion_ledger import LogSettings, Patience, open_store
+from decurion_worker.driver import Driver, DriverSettings
+from decurion_worker.drivers import DriverCalls
+from decurion_worker.executors.local import LocalExecutor
+from decurion_worker.pool import Pool, PoolSettings
+from decurion_worker.runner import RunnerSettings
+from decurion_worker.serve import ingress, serve
+from decurion_worker.sources import Sources
+
+
+class RayMissing(DecurionError):
+    def __init__(self) -> None:
+        super().__init__("the Ray executor is not installed: pip install 'decurion[ray]', or use --executor local")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    ledger: str
+    ray: bool
+    host: str
+    port: int
+    token: str = field(repr=False)
+    driver: str
+    min_runners: int
+    max_runners: int
+    branches: int
+    runner_cpus: float
+    ray_address: str
+    lease: float
+    ping: float
+    patience: float
+
+    @property
+    def settings(self) -> DriverSettings:
+        log = LogSettings(patience=Patience(total=self.patience), interval=0.02)
+        return DriverSettings(lease=self.lease, log=log, tick=min(1.0, self.lease / 4), pause=0.005 if self.ray else 0.0)
+
+    @property
+    def pool(self) -> PoolSettings:
+        return PoolSettings(min_runners=self.min_runners, max_runners=self.max_runners, branches=self.branches)
+
+    @property
+    def runner(self) -> RunnerSettings:
+        beat = min(2.0, self.lease / 4)
+        return RunnerSettings(branches=self.branches, beat=beat, silence=self.lease)
+
+
+async def serve_until(stop: asyncio.Event, options: ServeOptions, *, ready: Callable[[str], None]) -> None:
+    """Serve until `stop` is set. `ready` is told the ingress's URL when a driver stands behind it."""
+    if options.ray:
+        await _serve_ray(stop, options, ready)
+    else:
+        await _serve_local(stop, options, ready)
+
+
+async def _serve_local(stop: asyncio.Event, options: ServeOptions, ready: Callable[[str], None]) -> None:
+    driver = Driver(
+        options.driver,
+        store=open_store(options.ledger),
+        ledger_uri=options.ledger,
+        sources=Sources(open_store, files=not options.ledger.startswith("s3:")),
+        settings=options.settings,
+    )
+    pool = Pool(driver, LocalExecutor(options.runner), options.pool)
+    await pool.start()
+    try:
+        app = ingress(DriverCalls(driver), token=options.token)
+        await serve(app, host=options.host, port=options.port, ready=ready, stop=stop)
+    finally:
+        await pool.stop()
+
+
+async def _serve_ray(stop: asyncio.Event, options: ServeOptions, ready: Callable[[str], None]) -> None:
+    try:
+        import ray
+
+        from decurion_worker.executors.ray import NAMESPACE, RayRunnerSettings
+        from decurion_worker.serve_ray import DriverConfig, PingSettings, RayDrivers
+    except ImportError as error:
+        raise RayMissing from error
+    where = {"address": options.ray_address} if options.ray_address else {"include_dashboard": False}
+    ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", **where)
+    config = DriverConfig(
+        name=options.driver,
+        ledger=options.ledger,
+        driver=options.settings,
+        pool=options.pool,
+        runners=RayRunnerSettings(ledger=options.ledger, cpus=options.runner_cpus, runner=options.runner),
+    )
+    ping = PingSettings(every=options.ping, timeout=options.ping, stall=max(4 * options.ping, 2.0))
+    drivers = RayDrivers(config, ping)
+    try:
+        await drivers.start()
+        app = ingress(drivers, token=options.token)
+        await serve(app, host=options.host, port=options.port, ready=ready, stop=stop)
+    finally:
+        await drivers.stop()
+        ray.shutdown()

@@ -1,0 +1,41 @@
+"""`decurion validate`: everything that is wrong with manifests, at once, without running anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+import typer
+
+from decurion_cli.exits import BAD_INPUT, exits
+
+
+def validate(
+    files: Annotated[list[Path], typer.Argument(help="Files or folders of manifests.", metavar="FILE...")],
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
+    output: Annotated[
+        Literal["text", "json"], typer.Option("--output", "-o", help="How findings are printed.")
+    ] = "text",
+) -> None:
+    """Check manifests: 0 when they are right, 2 with every finding when they are not."""
+    from decurion_cli.manifests import compile_all, read
+
+    with exits():
+        manifests = read(files)
+        findings = list(manifests.findings)
+        broken = {f.file for f in findings if f.severity == "error"}
+        results = compile_all(manifests)
+    for name, result in results.items():
+        # A graph whose document does not parse is not among the results; one cause, one finding.
+        findings.extend(f for f in result.findings if f not in findings)
+        if result.compiled is not None and output == "text" and manifests.graphs[name][0].file not in broken:
+            typer.echo(f"TaskGraph {name}: ok, digest {result.compiled.digest[:16]}")
+    if output == "json":
+        typer.echo(orjson.dumps([f.to_json() for f in findings], option=orjson.OPT_INDENT_2).decode())
+    else:
+        for finding in findings:
+            mark = "" if finding.severity == "error" else "warning: "
+            typer.echo(mark + finding.text(), err=True)
+    if any(f.severity == "error" or strict for f in findings):
+        raise typer.Exit(BAD_INPUT)

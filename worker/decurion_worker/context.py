@@ -1,0 +1,141 @@
+"""What a runner knows of one run while it works on it: the graph, its models, validators and secrets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from decurion_crds.canonical import Json, canonical, digest
+from decurion_crds.compiled import CompiledGraph, Node, Schema, Scope
+from decurion_crds.expressions import Evaluator
+from decurion_crds.values import Validator
+from decurion_ledger import Store
+from decurion_worker.errors import SecretMissing
+from decurion_worker.models import ChatModel, open_model
+from decurion_worker.sources import Sources
+
+
+@dataclass(slots=True)
+class Model:
+    """An open model and the part of its concurrency that this runner may use."""
+
+    chat: ChatModel
+    slots: asyncio.Semaphore
+
+
+class RunContext:
+    """One run on one runner.
+
+    `store` is where values too large for a record go; `sources` is what `itemsFrom` reads from. `model_share` bounds the calls
+    of this runner to each model that has a concurrency limit. `secret_patience` is how long a node waits for the
+    secrets of its run, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        graph: CompiledGraph,
+        seed: str,
+        clock: str,
+        facts: Mapping[str, Json],
+        store: Store,
+        sources: Sources,
+        evaluator: Evaluator,
+        runners: int = 1,
+        secret_patience: float = 30.0,
+    ) -> None:
+        self.run = run
+        self.graph = graph
+        self.seed = seed
+        self.clock = clock
+        self.facts = dict(facts)
+        self.store = store
+        self.sources = sources
+        self.evaluator = evaluator
+        self._runners = max(1, runners)
+        self._patience = secret_patience
+        self._secrets: dict[tuple[str, str], str] = {}
+        self._secrets_came = asyncio.Event()
+        self._models: dict[str, Model] = {}
+        self._validators: dict[bytes, Validator] = {}
+
+    def scope(self, template: str) -> Scope:
+        return self.graph.templates[template] if template else self.graph.root
+
+    def validator(self, schema: Schema) -> Validator:
+        """The compiled validator of a schema; compiled once."""
+        key = canonical(schema)
+        found = self._validators.get(key)
+        if found is None:
+            found = self._validators[key] = Validator(schema)
+        return found
+
+    def give_secrets(self, values: Mapping[tuple[str, str], str]) -> None:
+        self._secrets.update(values)
+        self._secrets_came.set()
+
+    async def model(self, name: str) -> Model:
+        """The model behind the `LLM` resource `name`, opened at first use.
+
+        Raises `SecretMissing` when its secret has not come in time.
+        """
+        found = self._models.get(name)
+        if found is not None:
+            return found
+        spec = self.graph.llms[name]
+        wanted = _secret_of(spec)
+        if wanted is not None:
+            await self._wait_for(wanted)
+        found = self._models.get(name)
+        if found is None:
+            limit = (spec.get("limits") or {}).get("concurrency") or 4096
+            slots = asyncio.Semaphore(max(1, limit // self._runners))
+            chat = open_model(name, spec, secrets=self._secrets)
+            found = self._models[name] = Model(chat=chat, slots=slots)
+        return found
+
+    async def _wait_for(self, wanted: tuple[str, str]) -> None:
+        if wanted in self._secrets:
+            return
+        try:
+            async with asyncio.timeout(self._patience):
+                while wanted not in self._secrets:
+                    self._secrets_came.clear()
+                    await self._secrets_came.wait()
+        except TimeoutError:
+            raise SecretMissing(*wanted) from None
+
+    def idempotency_key(self, path: str, turn: int = 0) -> str:
+        """The key of one model call: the same for every try of it, by whichever process, and for no other call."""
+        return digest("effect/v0", self.run.encode(), b"\0", path.encode(), b"\0", str(turn).encode())
+
+    async def aclose(self) -> None:
+        for model in self._models.values():
+            await model.chat.aclose()
+        self._models.clear()
+        self._secrets.clear()
+
+
+def _secret_of(spec: Mapping[str, Json]) -> tuple[str, str] | None:
+    ref = ((spec.get("auth") or {}).get("secretKeyRef")) or None
+    return (ref["name"], ref["key"]) if ref else None
+
+
+@dataclass(slots=True)
+class Execution:
+    """One node being executed: where it is, and what the attempts have cost so far."""
+
+    context: RunContext
+    path: str
+    node: Node
+    usage: dict[str, int] = field(default_factory=dict)
+    model: str = ""
+    turns: int = 0
+    failed_attempts: list[dict[str, Json]] = field(default_factory=list)
+
+    def charge(self, *, input_tokens: int, output_tokens: int) -> None:
+        self.usage["calls"] = self.usage.get("calls", 0) + 1
+        self.usage["inputTokens"] = self.usage.get("inputTokens", 0) + input_tokens
+        self.usage["outputTokens"] = self.usage.get("outputTokens", 0) + output_tokens

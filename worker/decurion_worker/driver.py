@@ -1,0 +1,383 @@
+"""The driver: owns the logs of its runs and shares its runners between them.
+
+All of its state lives on one event loop; every call is short. Runners come from an executor and talk to it by
+`submit`; it talks to them through one outbox each. What may run is each session's engine's to say; which runner gets
+it is decided in `_offer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from decurion_crds.canonical import Json
+from decurion_ledger import LogSettings, Store
+from decurion_worker.changes import Changes
+from decurion_worker.errors import RunUnknown
+from decurion_worker.link import (
+    Acked,
+    Alive,
+    Beat,
+    Begin,
+    End,
+    FromRunner,
+    Joined,
+    Outbox,
+    Revoked,
+    RunnerPort,
+    Secrets,
+    Submitted,
+    ToRunner,
+    Work,
+)
+from decurion_worker.opening import OpenRequest, open_session
+from decurion_worker.session import RunSession
+from decurion_worker.sources import Sources
+
+log = logging.getLogger(__name__)
+
+KEPT_FINISHED = 1000
+"""Finished runs whose last projection a driver still answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """`lease`: seconds without a word after which a runner counts as lost; the driver's own stalls do not count.
+
+    `log`: how the log waits for its store. `tick`: how often leases are looked at, in seconds. `pause`: how long an
+    outbox gathers before each call, in seconds.
+    """
+
+    lease: float = 30.0
+    log: LogSettings = LogSettings()
+    tick: float = 1.0
+    pause: float = 0.0
+
+
+class _RunnerSeat:
+    """A runner as its driver sees it."""
+
+    def __init__(self, name: str, outbox: Outbox) -> None:
+        self.name = name
+        self.outbox = outbox
+        self.capacity = 0
+        self.heard = 0.0
+        self.seen = 0
+        self.held: dict[str, set[str]] = {}
+
+    @property
+    def load(self) -> int:
+        return sum(len(keys) for keys in self.held.values())
+
+
+class Driver:
+    """One driver process. `executor` starts and ends runners; `now` is the wall clock that records are stamped with."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        store: Store,
+        ledger_uri: str,
+        sources: Sources,
+        settings: DriverSettings | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.name = name
+        self.incarnation = secrets.token_hex(8)
+        self.store = store
+        self.ledger_uri = ledger_uri
+        self.sources = sources
+        self.settings = settings or DriverSettings()
+        self.now = now
+        self.sessions: dict[str, RunSession] = {}
+        self.finished: OrderedDict[str, dict[str, Json]] = OrderedDict()
+        self.changes = Changes()
+        self.on_lost: Callable[[str], None] = lambda runner: None
+        self._seats: dict[str, _RunnerSeat] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._missing: dict[str, int] = {}
+        self._wanted = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._offer_loop()), asyncio.create_task(self._watch())]
+
+    async def stop(self) -> None:
+        """Let go of all runs; their logs say all that is needed to go on."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for session in list(self.sessions.values()):
+            await session.stop("the driver stopped")
+        for seat in self._seats.values():
+            seat.outbox.close()
+
+    # ------------------------------------------------------------------ runs
+
+    async def open_run(self, request: OpenRequest) -> RunSession:
+        """Open a run or attach to it. The session of a run that has ended is not started: `ended` is set.
+
+        Raises `BundleMissing`, `StaleLeader`, `BadInput`, `SourceMissing`, or a `StoreError`.
+        """
+        lock = self._opening.setdefault(request.run, asyncio.Lock())
+        async with lock:
+            held = self.sessions.get(request.run)
+            if held is not None:
+                if request.leader_epoch >= held.leader_epoch:
+                    held.leader_epoch = request.leader_epoch
+                return held
+            session = await open_session(self, request)
+            if session.facts.state_hash is not None:
+                self._keep(session)
+                session.ended.set()
+                return session
+            self.sessions[request.run] = session
+            session.on_changed = self._changed
+            session.on_acked = self._acked
+            session.on_revoked = self._revoked
+            session.on_ended = self._ended
+            session.start()
+            self._changed(session)
+            return session
+
+    def projection(self, run: str) -> dict[str, Json]:
+        """The latest projection of a run of this driver. Raises `RunUnknown`."""
+        if run in self.sessions:
+            return self.sessions[run].projection()
+        if run in self.finished:
+            return self.finished[run]
+        raise RunUnknown(run)
+
+    def give_secrets(self, run: str, values: Mapping[tuple[str, str], str]) -> None:
+        """Secrets of a run, kept in memory and handed to the runners that work on it. Raises `RunUnknown`."""
+        session = self._session(run)
+        session.secrets.update(values)
+        for name in session.known_by:
+            if name in self._seats:
+                self._seats[name].outbox.put(Secrets(run, dict(session.secrets)))
+
+    def cancel(self, run: str, reason: str) -> None:
+        """End a run. A run that has ended stays as it is. Raises `RunUnknown`."""
+        if run not in self.finished:
+            self._session(run).cancel(reason)
+
+    def live(self, runs: Sequence[str]) -> None:
+        """The runs that somebody still wants. One that misses two lists in a row is cancelled."""
+        wanted = set(runs)
+        for run in list(self.sessions):
+            self._missing[run] = 0 if run in wanted else self._missing.get(run, 0) + 1
+            if self._missing[run] >= 2:
+                self.sessions[run].cancel("Orphaned")
+
+    def _session(self, run: str) -> RunSession:
+        if run not in self.sessions:
+            raise RunUnknown(run)
+        return self.sessions[run]
+
+    # ------------------------------------------------------------------ what sessions say
+
+    def _changed(self, session: RunSession) -> None:
+        self.changes.mark(session.run)
+        self._wanted.set()
+
+    def _acked(self, session: RunSession, acks: Mapping[str, int]) -> None:
+        for name, through in acks.items():
+            if name in self._seats:
+                self._seats[name].outbox.put(Acked(session.run, through))
+        self._wanted.set()
+
+    def _revoked(self, session: RunSession, leases: Mapping[str, list[str]]) -> None:
+        for name, ids in leases.items():
+            if name in self._seats:
+                self._seats[name].held.get(session.run, set()).difference_update(ids)
+                self._seats[name].outbox.put(Revoked(ids))
+        self._wanted.set()
+
+    def _ended(self, session: RunSession, why: str) -> None:
+        self.sessions.pop(session.run, None)
+        self._missing.pop(session.run, None)
+        self._opening.pop(session.run, None)
+        for seat in self._seats.values():
+            seat.held.pop(session.run, None)
+            if seat.name in session.known_by:
+                seat.outbox.put(End(session.run))
+        if session.facts.state_hash is not None:
+            self._keep(session)
+        else:
+            log.warning("run %s is let go: %s", session.run, why)
+        self.changes.mark(session.run)
+        self._wanted.set()
+
+    def _keep(self, session: RunSession) -> None:
+        self.finished[session.run] = session.projection()
+        self.changes.mark(session.run)
+        while len(self.finished) > KEPT_FINISHED:
+            run, _ = self.finished.popitem(last=False)
+            self.changes.forget(run)
+
+    # ------------------------------------------------------------------ runners
+
+    def add_runner(
+        self, name: str, runner: RunnerPort, *, broken: tuple[type[Exception], ...] = (), timeout: float = 15.0
+    ) -> None:
+        """A runner that was started for this driver. It gets work once it has joined."""
+
+        async def send(seq: int, messages: list[ToRunner]) -> bool:
+            return await runner.deliver(self.incarnation, seq, messages)
+
+        outbox = Outbox(
+            send,
+            on_broken=lambda why: self.lose_runner(name, why),
+            broken=broken,
+            timeout=timeout,
+            pause=self.settings.pause,
+        )
+        seat = _RunnerSeat(name, outbox)
+        seat.heard = asyncio.get_running_loop().time()
+        self._seats[name] = seat
+        outbox.put(Alive())
+
+    async def submit(self, runner: str, incarnation: str, seq: int, messages: Sequence[FromRunner]) -> bool:
+        """What a runner says. False: this driver does not know it, it ends."""
+        seat = self._seats.get(runner)
+        if seat is None or incarnation != self.incarnation:
+            return False
+        seat.heard = asyncio.get_running_loop().time()
+        if seq <= seat.seen:
+            return True
+        seat.seen = seq
+        for message in messages:
+            match message:
+                case Submitted(run=run):
+                    self._take(seat, run, message)
+                case Joined(capacity=capacity):
+                    seat.capacity = capacity
+                    self._wanted.set()
+                case Beat():
+                    continue
+        return True
+
+    def _take(self, seat: _RunnerSeat, run: str, submitted: Submitted) -> None:
+        session = self.sessions.get(run)
+        if session is None:
+            seat.outbox.put(End(run))
+            return
+        if submitted.last:
+            # The slot is free as soon as the item ended; its record becomes durable beside the next item's start.
+            seat.held.get(run, set()).discard(submitted.lease)
+            self._wanted.set()
+        session.submit(seat.name, submitted)
+
+    def is_idle(self, name: str) -> bool:
+        """Whether a runner holds nothing."""
+        return name not in self._seats or self._seats[name].load == 0
+
+    def dismiss(self, name: str) -> None:
+        """Take leave of an idle runner: it gets nothing more."""
+        seat = self._seats.pop(name, None)
+        if seat is not None:
+            seat.outbox.close()
+
+    def lose_runner(self, name: str, why: str) -> None:
+        """A runner is gone, or is treated so: its items are offered again."""
+        seat = self._seats.pop(name, None)
+        if seat is None:
+            return
+        seat.outbox.close()
+        log.warning("runner %s is lost: %s", name, why)
+        for session in list(self.sessions.values()):
+            session.lose(name)
+        self.on_lost(name)
+        self._wanted.set()
+
+    async def _watch(self) -> None:
+        """Look at leases. A gap in our own time restarts them: a driver that slept must not blame its runners."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(self.settings.tick)
+            now = loop.time()
+            stalled, last = now - last > self.settings.tick + 2.0, now
+            for seat in list(self._seats.values()):
+                if stalled:
+                    seat.heard = now
+                elif now - seat.heard > self.settings.lease:
+                    self.lose_runner(seat.name, f"no word for {self.settings.lease:.0f} s")
+                else:
+                    seat.outbox.put(Alive())
+
+    # ------------------------------------------------------------------ offers
+
+    @property
+    def pending(self) -> int:
+        """Tasks that could be taken now, over all runs."""
+        return sum(session.engine.pending for session in self.sessions.values())
+
+    @property
+    def load(self) -> int:
+        """Items that runners hold now."""
+        return sum(seat.load for seat in self._seats.values())
+
+    @property
+    def runners(self) -> int:
+        return len(self._seats)
+
+    async def _offer_loop(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self._offer()
+
+    async def _offer(self) -> None:
+        """Hand out what may run: an even share to each runner that has room, runs in turn."""
+        seats = [seat for seat in self._seats.values() if seat.capacity > seat.load]
+        if not seats:
+            return
+        share = -(-self.pending // len(seats)) + 8
+        for seat in sorted(seats, key=lambda s: s.load):
+            room = min(seat.capacity - seat.load, share)
+            for session in sorted(self.sessions.values(), key=lambda s: len(s.leases)):
+                if room <= 0:
+                    break
+                room -= await self._give(seat, session, room)
+
+    async def _give(self, seat: _RunnerSeat, session: RunSession, room: int) -> int:
+        held = seat.held.setdefault(session.run, set())
+
+        def fits(key: str) -> bool:
+            suspects = [session.suspects[key]] if key in session.suspects else []
+            suspects += [session.suspects[k] for k in seat_keys if k in session.suspects]
+            if suspects and len(seat_keys) + 1 > min(s.share for s in suspects):
+                return False
+            seat_keys.add(key)
+            return True
+
+        seat_keys = {lease.key for lease in session.leases.values() if lease.runner == seat.name}
+        tasks = session.take(room, seat.name, room=fits)
+        items = [await session.item(task, seat.name) for task in tasks]
+        if not items:
+            return 0
+        if seat.name not in session.known_by:
+            session.known_by.add(seat.name)
+            seat.outbox.put(
+                Begin(
+                    run=session.run,
+                    graph=session.graph,
+                    seed=session.seed,
+                    clock=session.clock,
+                    facts=session.engine.facts,
+                    runners=max(1, len(self._seats)),
+                )
+            )
+            if session.secrets:
+                seat.outbox.put(Secrets(session.run, dict(session.secrets)))
+        held.update(item.lease for item in items)
+        seat.outbox.put(Work(items))
+        return len(items)

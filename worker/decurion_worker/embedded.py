@@ -1,0 +1,78 @@
+"""A run in this process: the same driver and engine as on a cluster, with runners on the same loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from decurion_crds.canonical import Json
+from decurion_ledger import open_store
+from decurion_worker.driver import Driver, DriverSettings
+from decurion_worker.errors import RunLetGo
+from decurion_worker.executors.local import LocalExecutor
+from decurion_worker.opening import OpenRequest
+from decurion_worker.pool import Pool, PoolSettings
+from decurion_worker.runner import RunnerSettings
+from decurion_worker.sources import Sources
+
+Progress = Callable[[dict[str, Json]], None]
+"""Is told the run's projection whenever it changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended: its last projection, and its output whole."""
+
+    projection: dict[str, Json]
+    output: Json
+
+
+async def run_embedded(
+    request: OpenRequest,
+    *,
+    ledger: str,
+    secrets: Mapping[tuple[str, str], str],
+    progress: Progress = lambda projection: None,
+    runners: int = 1,
+    branches: int = 1024,
+    settings: DriverSettings | None = None,
+    base: Path | None = None,
+) -> RunEnd:
+    """Open or resume a run on the ledger at `ledger` and see it to its end.
+
+    Raises what `Driver.open_run` raises, and `RunLetGo` when another driver took the run over or the store was away for
+    longer than the patience.
+    """
+    store = open_store(ledger)
+    driver = Driver(
+        "driver-0",
+        store=store,
+        ledger_uri=ledger,
+        sources=Sources(open_store, files=True, base=base),
+        settings=settings,
+    )
+    executor = LocalExecutor(RunnerSettings(branches=branches))
+    pool = Pool(driver, executor, PoolSettings(min_runners=runners, max_runners=runners, branches=branches))
+    await pool.start()
+    try:
+        return await _see_through(driver, request, secrets, progress)
+    finally:
+        await pool.stop()
+
+
+async def _see_through(
+    driver: Driver, request: OpenRequest, secrets: Mapping[tuple[str, str], str], progress: Progress
+) -> RunEnd:
+    session = await driver.open_run(request)
+    if not session.ended.is_set():
+        driver.give_secrets(request.run, secrets)
+    cursor = 0
+    while not session.ended.is_set():
+        progress(session.projection())
+        await driver.changes.wait(cursor, 5.0)
+        cursor = driver.changes.cursor
+    progress(session.projection())
+    if session.facts.state_hash is None:
+        raise RunLetGo(request.run, session.why)
+    return RunEnd(session.projection(), session.engine.output)

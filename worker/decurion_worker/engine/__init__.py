@@ -1,0 +1,20 @@
+"""The pure engine: durable records in, work and decisions out."""
+
+from decurion_worker.engine.engine import Applied, Close, Decision, EndScope, Engine, Join, Task, failure_of
+from decurion_worker.engine.scopes import BranchStatus, Failure, MapState, NodeStatus, ScopeState
+
+__all__ = [
+    "Applied",
+    "BranchStatus",
+    "Close",
+    "Decision",
+    "EndScope",
+    "Engine",
+    "Failure",
+    "Join",
+    "MapState",
+    "NodeStatus",
+    "ScopeState",
+    "Task",
+    "failure_of",
+]

@@ -1,0 +1,78 @@
+"""What an expression may see: the environment of a scope, cut down to the paths that are read.
+
+Pure: no clock, no randomness, no input or output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from decurion_crds.canonical import Json
+from decurion_crds.compiled import Scope
+
+MISSING: Any = object()
+
+
+def prune(environment: Mapping[str, Json], reads: Iterable[str]) -> dict[str, Json]:
+    """The part of `environment` that the dotted paths `reads` need, nested as it was.
+
+    A path that leads through a value that is no object, or to a member that is absent, brings what there is.
+    """
+    cut: dict[str, Json] = {}
+    for read in reads:
+        source: Json = environment
+        target = cut
+        steps = read.split(".")
+        for i, step in enumerate(steps):
+            value = source.get(step, MISSING) if isinstance(source, Mapping) else MISSING
+            if value is MISSING:
+                break
+            if i == len(steps) - 1 or not isinstance(value, Mapping):
+                target[step] = value
+                break
+            # A dict is shared with the source when a shorter path brought it whole: nothing is missing then.
+            below = target.setdefault(step, {})
+            if below is value:
+                break
+            source, target = value, below
+    return cut
+
+
+def channel_values(scope: Scope, writes: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
+    """The channels of a scope, given `writes` as channel → (node → value), whatever order the nodes finished in.
+
+    `replace`: the value of the last writer in topological order. `append`: the lists of all writers in file order,
+    behind `initial`. A channel nobody wrote has its `initial`, `append` without one the empty list.
+    """
+    values: dict[str, Json] = {}
+    for channel in scope.channels:
+        written = writes.get(channel.name, {})
+        if channel.merge == "append":
+            rows = list(channel.initial or ())
+            for node in scope.nodes:
+                rows.extend(written.get(node.name, ()))
+            values[channel.name] = rows
+        else:
+            last = [name for name in scope.order if name in written]
+            values[channel.name] = written[last[-1]] if last else channel.initial
+    return values
+
+
+def environment(
+    scope: Scope,
+    *,
+    input: Json,
+    outputs: Mapping[str, Json],
+    writes: Mapping[str, Mapping[str, Json]],
+    facts: Mapping[str, Json],
+    reads: Iterable[str],
+) -> dict[str, Json]:
+    """The environment of a node: `input`, `nodes.<name>.output`, `state` and `run`, cut to `reads`."""
+    whole = {
+        "input": input,
+        "nodes": {name: {"output": output} for name, output in outputs.items()},
+        "state": channel_values(scope, writes) if scope.channels else {},
+        "run": facts,
+    }
+    return prune(whole, reads)

@@ -1,0 +1,75 @@
+"""Runners as plain objects on the driver's own loop: the laptop's executor, and the reference for the others."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from collections.abc import Coroutine
+
+from decurion_worker.driver import Driver
+from decurion_worker.runner import Runner, RunnerSettings
+
+
+class LocalExecutor:
+    """`scale(n)` runners in this process. A runner that ends is replaced."""
+
+    def __init__(self, settings: RunnerSettings | None = None) -> None:
+        self._settings = settings or RunnerSettings()
+        self._runners: dict[str, Runner] = {}
+        self._numbers = itertools.count()
+        self._wanted = 0
+        self._driver: Driver | None = None
+        self._busy: set[asyncio.Task[None]] = set()
+
+    async def start(self, driver: Driver) -> None:
+        self._driver = driver
+        driver.on_lost = self._lost
+
+    async def scale(self, runners: int) -> None:
+        self._wanted = runners
+        while len(self._runners) < self._wanted:
+            await self._add()
+        for name in list(self._runners)[self._wanted :]:
+            await self._runners.pop(name).stop()
+
+    async def _add(self) -> None:
+        driver = self._driver
+        if driver is None:
+            return
+        name = f"local-{socket.gethostname()}-{os.getpid()}-{next(self._numbers)}"
+        runner = Runner(
+            name,
+            driver=driver,
+            incarnation=driver.incarnation,
+            store=driver.store,
+            sources=driver.sources,
+            settings=self._settings,
+            on_end=lambda ended: driver.lose_runner(ended, "it ended"),
+        )
+        self._runners[name] = runner
+        driver.add_runner(name, runner)
+        await runner.start()
+
+    def _lost(self, name: str) -> None:
+        runner = self._runners.pop(name, None)
+        self._spawn(self._replace(runner))
+
+    async def _replace(self, runner: Runner | None) -> None:
+        if runner is not None:
+            await runner.stop()
+        await self.scale(self._wanted)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._busy.add(task)
+        task.add_done_callback(self._busy.discard)
+
+    async def stop(self) -> None:
+        self._wanted = 0
+        for task in list(self._busy):
+            task.cancel()
+        for runner in list(self._runners.values()):
+            await runner.stop()
+        self._runners.clear()

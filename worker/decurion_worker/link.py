@@ -1,0 +1,246 @@
+"""The link between a driver and a runner: two short one-way calls that carry coalesced messages.
+
+`Driver.submit` takes what runners say, `Runner.deliver` what the driver says. Neither waits for work or for a commit:
+acknowledgements come later, in a message of their own. Each direction has an `Outbox`: at most one call is in flight
+to a peer, and what is said meanwhile goes with the next one. Every call carries the driver's incarnation and a
+sequence number, so a call that is repeated after a lost answer changes nothing.
+
+    runner                              driver
+      │ submit(Joined, Submitted, Beat)   │
+      │ ─────────────────────────────────▶│  queue ─▶ segment ─▶ PUT
+      │ deliver(Begin, Work, Acked, …)    │
+      │ ◀─────────────────────────────────│
+
+Design: execution page, "The link between driver and runner".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+from decurion_crds.canonical import Json
+from decurion_crds.compiled import CompiledGraph
+from decurion_ledger import Record
+
+ItemKind = Literal["node", "branch", "output", "writes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A node of a branch that is already committed: what a later node of the same branch needs of it."""
+
+    status: Literal["ok", "skipped"]
+    output: Json
+    core_hash: str
+    writes: tuple[tuple[str, Json], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """One unit of work under one lease.
+
+    `node`: one node of the scope `scope`, whose environment is `env`. `output`: the scope's output expressions.
+    `writes`: the `writes` of a finished map, `env["output"]` being its output. `branch`: all of the leaf scope
+    `scope`, whose input is `env["input"]`; `done` holds what was committed of it before.
+    `parents` are the core hashes (path, hash) that the first records depend on. `skip` says that the node's own
+    predecessors were all skipped.
+    """
+
+    run: str
+    lease: str
+    kind: ItemKind
+    scope: str
+    node: str
+    env: dict[str, Json]
+    template: str = ""
+    parents: tuple[tuple[str, str], ...] = ()
+    skip: bool = False
+    done: Mapping[str, Done] = field(default_factory=dict)
+    attempts: int = 0
+
+
+# ---- driver → runner
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A run that this runner will get work of. A model's concurrency is shared by `runners` runners."""
+
+    run: str
+    graph: CompiledGraph
+    seed: str
+    clock: str
+    facts: dict[str, Json]
+    runners: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Values of secrets for one run, by (name, key). Held in memory only; never part of a record, log or repr."""
+
+    run: str
+    values: Mapping[tuple[str, str], str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    items: Sequence[WorkItem]
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """Everything this runner submitted for `run` up to `through` is durable or was refused."""
+
+    run: str
+    through: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """These leases are no longer the runner's: it stops their work; their records are refused."""
+
+    leases: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The run needs nothing more of this runner."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Nothing but a sign of life."""
+
+
+ToRunner: TypeAlias = Begin | Secrets | Work | Acked | Revoked | End | Alive
+
+# ---- runner → driver
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """First word of a runner: who it is and how many items it can hold at once."""
+
+    worker: str
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """One record under a lease. `seq` counts this runner's records of this run, from 1. `last` ends the item."""
+
+    run: str
+    seq: int
+    lease: str
+    record: Record
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life every few seconds, whatever else is said."""
+
+
+FromRunner: TypeAlias = Joined | Submitted | Beat
+
+
+class DriverPort(Protocol):
+    """What a runner sees of its driver."""
+
+    async def submit(self, runner: str, incarnation: str, seq: int, messages: Sequence[FromRunner]) -> bool:
+        """Take messages. False: this driver does not know the runner; the runner ends."""
+
+
+class RunnerPort(Protocol):
+    """What a driver sees of a runner."""
+
+    async def deliver(self, incarnation: str, seq: int, messages: Sequence[ToRunner]) -> bool:
+        """Take messages. False: the runner belongs to another incarnation, or has ended."""
+
+
+class Outbox:
+    """Coalesces messages to one peer: at most one call in flight, the next one carries all that came meanwhile.
+
+    `send(seq, messages)` makes the call and answers whether the peer took it. An exception of `broken` types, or the
+    answer False, ends the outbox and calls `on_broken` once; what was not delivered is dropped, since a peer that is
+    gone needs nothing. A time-out repeats the same call with the same number.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[int, list[Any]], Awaitable[bool]],
+        *,
+        on_broken: Callable[[str], None],
+        broken: tuple[type[Exception], ...] = (),
+        timeout: float = 15.0,
+        pause: float = 0.0,
+    ) -> None:
+        self._send = send
+        self._on_broken = on_broken
+        self._broken = broken
+        self._timeout = timeout
+        self._pause = pause
+        self._waiting: list[Any] = []
+        self._seq = 0
+        self._pump: asyncio.Task[None] | None = None
+        self._closed = False
+        self.calls = 0
+
+    def put(self, *messages: Any) -> None:
+        """Queue messages, in order."""
+        if self._closed:
+            return
+        self._waiting.extend(messages)
+        if self._pump is None:
+            self._pump = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            # One turn of the loop first, so that what is said in the same breath goes in one call.
+            await asyncio.sleep(self._pause)
+            while self._waiting and not self._closed:
+                batch, self._waiting = self._waiting, []
+                self._seq += 1
+                if not await self._call(self._seq, batch):
+                    return
+                if self._pause:
+                    await asyncio.sleep(self._pause)
+        finally:
+            self._pump = None
+
+    async def _call(self, seq: int, batch: list[Any]) -> bool:
+        while True:
+            self.calls += 1
+            try:
+                taken = await asyncio.wait_for(self._send(seq, batch), self._timeout)
+            except TimeoutError:
+                if self._closed:
+                    return False
+                continue
+            except self._broken as error:
+                self._break(f"{type(error).__name__}: {error}")
+                return False
+            if not taken:
+                self._break("the peer did not take the message")
+            return taken
+
+    def _break(self, why: str) -> None:
+        if not self._closed:
+            self._closed = True
+            self._waiting.clear()
+            self._on_broken(why)
+
+    async def flush(self) -> None:
+        """Return when everything queued so far was delivered, or the outbox is closed."""
+        while self._pump is not None and not self._closed:
+            await asyncio.shield(self._pump)
+
+    def close(self) -> None:
+        """Say nothing more; `on_broken` is not called."""
+        self._closed = True
+        self._waiting.clear()

@@ -1,0 +1,78 @@
+"""Node kind `llm`: one question to a model, its answer checked against the node's schema.
+
+A failure of transport is tried again as the node's `retry.transient` says; an answer that breaks the schema goes back
+to the model with the schema's complaints, `retry.repair` times. Every call carries a key made of run, path and turn,
+so a server that knows keys answers a repeated call from its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+from decurion_crds.canonical import Json
+from decurion_crds.compiled import LlmCall
+from decurion_worker.context import Execution
+from decurion_worker.errors import OutputInvalid, WorkError
+from decurion_worker.models import ChatRequest, ChatResponse, Message, call_with_retries, parse_output, repair_messages
+
+
+async def run_llm(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> Json:
+    """The model's answer as a value of the node's schema.
+
+    Raises `Transient` when the tries are used up, `OutputInvalid` when the repairs are, `Terminal` when nothing helps.
+    """
+    node = execution.node
+    messages = await _messages(execution, call, snapshot)
+    for turn in range(node.retry.repair + 1):
+        response = await _ask(execution, call, messages, turn)
+        execution.turns = turn + 1
+        try:
+            return parse_output(response.text, node.output, execution.context.validator(node.output))
+        except OutputInvalid as error:
+            if turn == node.retry.repair:
+                raise
+            note_failure(execution, error)
+            messages = repair_messages(messages, response.text, error.errors)
+    raise AssertionError("unreachable: the last turn returns or raises")
+
+
+async def _messages(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> tuple[Message, ...]:
+    evaluator = execution.context.evaluator
+    user = Message("user", await evaluator.render(call.prompt, snapshot))
+    if call.system is None:
+        return (user,)
+    return (Message("system", await evaluator.render(call.system, snapshot)), user)
+
+
+async def _ask(execution: Execution, call: LlmCall, messages: tuple[Message, ...], turn: int) -> ChatResponse:
+    context, node = execution.context, execution.node
+    spec = context.graph.llms[call.ref]
+    model = await context.model(call.ref)
+    execution.model = spec.get("model") or call.ref
+    request = ChatRequest(
+        messages=messages,
+        schema=node.output,
+        parameters={**(spec.get("parameters") or {}), **call.parameters},
+        deadline_seconds=node.timeout_seconds,
+        idempotency_key=context.idempotency_key(execution.path, turn),
+    )
+    async with model.slots:
+        response = await call_with_retries(
+            model.chat,
+            request,
+            transient=node.retry.transient,
+            sleep=asyncio.sleep,
+            rng=random.Random(request.idempotency_key),
+            on_attempt_failed=lambda error: note_failure(execution, error),
+        )
+    execution.charge(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
+    return response
+
+
+def note_failure(execution: Execution, error: WorkError) -> None:
+    """Keep a failed attempt for its own record in the ledger."""
+    execution.failed_attempts.append(
+        {"class": error.klass, "code": error.code, "message": str(error), "model": execution.model}
+    )

@@ -1,0 +1,170 @@
+"""Opening a run: its first record is written, or its log is read back, and a fence makes this driver its writer.
+
+Whoever writes `genesis` first decides graph, input, seed and logical time for good. A later open brings none of them:
+what stands in the log is what runs, however the graph was edited since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import orjson
+
+from decurion_crds.canonical import Json, canonical, digest
+from decurion_crds.compiled import CompiledGraph
+from decurion_crds.values import OutputMismatch, Validator, ValueRefused, normalise
+from decurion_ledger import LogWriter, Opened, Record, RunNotFound, unpack
+from decurion_worker.bundles import get_bundle
+from decurion_worker.engine import Engine
+from decurion_worker.errors import BadInput
+from decurion_worker.projection import RunFacts
+from decurion_worker.records import genesis_record
+from decurion_worker.session import RunSession
+
+if TYPE_CHECKING:
+    from decurion_worker.driver import Driver
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What is needed to open a run. `graph` may stand for a stored bundle; `input_uri` for `input`.
+
+    `leader_epoch` orders those who open a run; `take_over` raises it above the log's. Without `graph` and `digest` the
+    run must exist.
+    """
+
+    run: str
+    name: str
+    namespace: str = ""
+    digest: str = ""
+    graph: CompiledGraph | None = None
+    input: Json = None
+    input_uri: str = ""
+    leader_epoch: int = 0
+    take_over: bool = False
+    scheduled_at: str = ""
+    seed: str = ""
+
+
+async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
+    """A session that owns the run, its engine standing where the log ends; not started yet."""
+    stalled = _Stalled()
+
+    async def attempt(genesis: Record | None) -> Opened:
+        return await LogWriter.open(
+            driver.store,
+            request.run,
+            leader_epoch=request.leader_epoch,
+            driver=f"{driver.name}@{driver.incarnation}",
+            genesis=(lambda: genesis) if genesis is not None else None,
+            take_over=request.take_over,
+            observer=stalled,
+            settings=driver.settings.log,
+        )
+
+    try:
+        opened = await attempt(None)
+    except RunNotFound:
+        opened = await attempt(await _genesis(driver, request))
+    session = await _session(driver, request, opened)
+    stalled.session = session
+    await session.replay(opened.records)
+    return session
+
+
+class _Stalled:
+    """Shows a store that is away on the run that waits for it."""
+
+    session: RunSession | None = None
+
+    def on_stalled(self, run: str, reason: str) -> None:
+        if self.session is not None:
+            self.session.facts.reason, self.session.facts.message = "StoreUnavailable", reason
+            self.session.on_changed(self.session)
+
+    def on_recovered(self, run: str) -> None:
+        if self.session is not None:
+            self.session.facts.reason = self.session.facts.message = ""
+            self.session.on_changed(self.session)
+
+
+async def _genesis(driver: Driver, request: OpenRequest) -> Record:
+    if request.graph is None and not request.digest:
+        raise RunNotFound(request.run)
+    graph = request.graph or await get_bundle(driver.store, request.digest)
+    given = request.input
+    if request.input_uri:
+        given = _parse(request.input_uri, await driver.sources.read(request.input_uri))
+    checked = check_input(graph, {} if given is None else given)
+    scheduled = request.scheduled_at or driver.now().astimezone(UTC).isoformat(timespec="seconds")
+    seed = request.seed or digest("seed/v0", graph.digest.encode(), canonical(checked))
+    return await genesis_record(
+        driver.store,
+        run=request.run,
+        graph=graph,
+        input=checked,
+        seed=seed,
+        facts={"id": request.run, "scheduledAt": scheduled},
+        envelope={
+            "name": request.name,
+            "namespace": request.namespace,
+            "at": driver.now().astimezone(UTC).isoformat(timespec="milliseconds"),
+        },
+    )
+
+
+def _parse(uri: str, text: bytes) -> Json:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadInput([f"{uri} is no JSON: {error}; give it one JSON object"]) from error
+    if not isinstance(value, dict):
+        raise BadInput([f"{uri} holds no JSON object; its members are the graph's inputs"])
+    return value
+
+
+def check_input(graph: CompiledGraph, given: Json) -> Json:
+    """`given` in the types of the graph's `input`. Raises `BadInput` with every fault."""
+    try:
+        value = normalise(given, graph.root.input_schema)
+        Validator(graph.root.input_schema).check(value)
+    except OutputMismatch as error:
+        raise BadInput([f"input.{fault}" for fault in error.problems]) from error
+    except ValueRefused as error:
+        raise BadInput([f"input: {error}"]) from error
+    return value
+
+
+async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunSession:
+    genesis = opened.records[0][1]
+    core = genesis.core or {}
+    closure = await unpack(driver.store, genesis.envelope, genesis.envelope["closure"])
+    graph = CompiledGraph.model_validate(closure)
+    run_input = await unpack(driver.store, genesis.envelope, core["input"])
+    facts = RunFacts(
+        graph_digest=core["graph"],
+        ledger_uri=driver.ledger_uri,
+        started_at=genesis.envelope["at"],
+        attempt=opened.fences,
+    )
+    session = RunSession(
+        run=request.run,
+        graph=graph,
+        engine=Engine(graph, input=run_input, facts=genesis.envelope["facts"]),
+        opened=opened,
+        store=driver.store,
+        facts=facts,
+        driver=driver.name,
+        now=driver.now,
+        seed=core["seed"],
+        clock=_clock(genesis.envelope["facts"]["scheduledAt"]),
+    )
+    session.leader_epoch = request.leader_epoch
+    return session
+
+
+def _clock(scheduled_at: str) -> str:
+    """Logical time of `code` nodes: what genesis says, in RFC 3339."""
+    return datetime.fromisoformat(scheduled_at).isoformat()

@@ -1,0 +1,127 @@
+"""What is shown of a run: a summary bounded by the number of its root nodes, whatever its width.
+
+A projection is derived from the engine and never the truth. Sizes: at most 10 failures of 256 bytes each, the output
+only up to 4 KiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from decurion_crds.canonical import Json, canonical
+from decurion_worker.engine import Engine, Failure, MapState, NodeStatus, ScopeState
+
+MAX_FAILURES = 10
+MAX_MESSAGE = 256
+MAX_OUTPUT = 4096
+
+
+@dataclass(slots=True)
+class RunFacts:
+    """What a projection says beside the engine's state. Times are RFC 3339 in UTC."""
+
+    graph_digest: str
+    ledger_uri: str
+    started_at: str
+    attempt: int = 0
+    slot: int = 0
+    head: str = ""
+    committed: int = 0
+    reason: str = ""
+    message: str = ""
+    finished_at: str | None = None
+    state_hash: str | None = None
+    usage: dict[str, int] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+    def add_usage(self, usage: dict[str, int]) -> None:
+        for name, amount in usage.items():
+            self.usage[name] = self.usage.get(name, 0) + amount
+
+    def add_failure(self, failure: Failure) -> None:
+        if len(self.failures) < MAX_FAILURES:
+            self.failures.append(failure)
+
+
+def project(engine: Engine, facts: RunFacts) -> dict[str, Json]:
+    """The projection of a run, as the ingress answers it."""
+    nodes = [_node(engine.root, name) for name in engine.root.status]
+    shown: dict[str, Json] = {
+        "phase": _phase(engine, facts),
+        "reason": facts.reason,
+        "message": facts.message,
+        "attempt": facts.attempt,
+        "graphDigest": facts.graph_digest,
+        "startedAt": facts.started_at,
+        "progress": _progress(engine),
+        "usage": dict(facts.usage),
+        "nodes": nodes,
+        "failures": [_failure(f) for f in facts.failures],
+        "ledger": {"uri": facts.ledger_uri, "slot": facts.slot, "head": facts.head},
+        "committed": facts.committed,
+    }
+    if facts.finished_at is not None:
+        shown["finishedAt"] = facts.finished_at
+    if facts.state_hash is not None:
+        shown["stateHash"] = facts.state_hash
+    if engine.output is not None and len(canonical(engine.output)) <= MAX_OUTPUT:
+        shown["output"] = engine.output
+    return shown
+
+
+def _phase(engine: Engine, facts: RunFacts) -> str:
+    if facts.state_hash is None:
+        return "Running"
+    return (engine.closed or "running").capitalize()
+
+
+def _node(scope: ScopeState, name: str) -> dict[str, Json]:
+    node = scope.scope.by_name[name]
+    status = scope.status[name]
+    row: dict[str, Any] = {"name": name, "kind": node.kind, "phase": _node_phase(scope, name, status)}
+    opened = scope.maps.get(name)
+    if opened is not None:
+        counts = {
+            "total": opened.total,
+            "running": 0 if opened.joined else opened.running,
+            "succeeded": opened.ok,
+            "failed": len(opened.failures),
+        }
+        row.update({k: v for k, v in counts.items() if v})
+    return row
+
+
+def _node_phase(scope: ScopeState, name: str, status: NodeStatus) -> str:
+    match status:
+        case NodeStatus.OK:
+            return "Succeeded"
+        case NodeStatus.SKIPPED:
+            return "Skipped"
+        case NodeStatus.FAILED:
+            return "Failed"
+        case NodeStatus.OPEN:
+            return "Running"
+        case NodeStatus.READY if not scope.halted and not scope.ended:
+            return "Running"
+        case _:
+            return "NotRun" if scope.ended else "Pending"
+
+
+def _progress(engine: Engine) -> str:
+    """Finished units of all known units: branches of root maps, and the other root nodes."""
+    done = total = 0
+    for name, status in engine.root.status.items():
+        opened: MapState | None = engine.root.maps.get(name)
+        done += opened.ended if opened is not None else int(status.terminal)
+        total += opened.total if opened is not None else 1
+    return f"{done}/{total}"
+
+
+def _failure(failure: Failure) -> dict[str, Json]:
+    return {"path": failure.path, "class": failure.code, "message": _clip(failure.message)}
+
+
+def _clip(text: str) -> str:
+    raw = text.encode()
+    return text if len(raw) <= MAX_MESSAGE else raw[: MAX_MESSAGE - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,175 @@
+"""Making ledger records out of what runners and drivers did. Core and envelope are as on the ledger page.
+
+The core says what was computed from what and is the same wherever a deterministic node runs; the envelope says who
+did it, when, at what cost, and carries the values (inline, or as blobs that were stored before).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from decurion_crds.canonical import Json, canonical, digest, merkle_root
+from decurion_crds.compiled import CompiledGraph, Schema
+from decurion_ledger import Record, Store, make_core, pack, vhash
+from decurion_ledger import core_hash as hash_core
+from decurion_worker.context import Execution
+from decurion_worker.engine.scopes import Failure, MapState
+from decurion_worker.nodes import NodeResult
+
+Parents = Sequence[tuple[str, str]]
+
+
+def schema_hash(schema: Schema) -> str:
+    return digest("schema/v0", canonical(schema))
+
+
+def outcome_of(failure: Failure | None, *, skipped: bool = False) -> Json:
+    if failure is not None:
+        return {"failed": {"class": failure.klass, "code": failure.code}}
+    return "skipped" if skipped else "ok"
+
+
+async def build(
+    store: Store,
+    run: str,
+    *,
+    type: str,
+    path: str,
+    node: str,
+    parents: Parents,
+    input: Json,
+    value: Json,
+    failure: Failure | None = None,
+    schema: str | None = None,
+    writes: Mapping[str, Json] | None = None,
+    envelope: Mapping[str, Json] | None = None,
+    has_value: bool = True,
+    extra: Mapping[str, Json] | None = None,
+) -> Record:
+    """A record with a core. Every blob that it names is stored when this returns."""
+    written = [(name, vhash(v)) for name, v in sorted((writes or {}).items())]
+    kept = [v for v in (input, value if has_value and failure is None else None) if v is not None]
+    kept.extend((writes or {}).values())
+    core = make_core(
+        type=type,
+        path=path,
+        node=node,
+        parents=sorted(parents),
+        input=vhash(input) if input is not None else None,
+        outcome=outcome_of(failure, skipped=type == "skip"),
+        delta=vhash(value) if has_value and failure is None else None,
+        schema=schema,
+        writes=written,
+    )
+    if extra:
+        core.update(extra)
+    full: dict[str, Any] = {"run": run, **(envelope or {}), "values": await pack(store, run, kept)}
+    if failure is not None:
+        full["message"] = failure.message
+        full["failed_at"] = failure.path
+    return Record(type=type, path=path, core=core, envelope=full, core_hash=hash_core(core))
+
+
+async def node_record(
+    execution: Execution, result: NodeResult, *, parents: Parents, envelope: Mapping[str, Json]
+) -> Record:
+    """The record of one executed node: `commit`, `skip`, or `scope_opened` for a map."""
+    context, node = execution.context, execution.node
+    seen: dict[str, Json] = {**envelope}
+    if execution.usage:
+        seen["usage"] = dict(execution.usage)
+    if execution.model:
+        seen["model"] = execution.model
+    opened = result.status == "opened"
+    return await build(
+        context.store,
+        context.run,
+        type="scope_opened" if opened else "skip" if result.status == "skipped" else "commit",
+        path=f"{execution.path}!open" if opened else execution.path,
+        node=node.digest,
+        parents=parents,
+        input=result.input,
+        value=result.output,
+        has_value=result.status != "skipped" or result.output is not None,
+        failure=result.failure,
+        schema=schema_hash(node.output),
+        writes=result.writes,
+        envelope=seen,
+    )
+
+
+def attempt_records(execution: Execution, *, lease: str, worker: str) -> list[Record]:
+    """One record for each failed try, so that nothing of what was tried is lost. They have no core."""
+    return [
+        Record(
+            type="attempt_failed",
+            path=execution.path,
+            core=None,
+            envelope={"run": execution.context.run, "lease": lease, "worker": worker, "try": i + 1, **failed},
+            core_hash="",
+        )
+        for i, failed in enumerate(execution.failed_attempts)
+    ]
+
+
+async def genesis_record(
+    store: Store,
+    *,
+    run: str,
+    graph: CompiledGraph,
+    input: Json,
+    seed: str,
+    facts: Mapping[str, Json],
+    envelope: Mapping[str, Json],
+) -> Record:
+    """The first record of a run: what it is a run of. Graph and input are its values, by hash."""
+    closure = graph.to_json()
+    core = {"v": 0, "type": "genesis", "graph": graph.digest, "input": vhash(input), "seed": seed}
+    full = {
+        "run": run,
+        **envelope,
+        "facts": dict(facts),
+        "closure": vhash(closure),
+        "values": await pack(store, run, [closure, input]),
+    }
+    return Record(type="genesis", path="", core=core, envelope=full, core_hash=hash_core(core))
+
+
+async def join_record(store: Store, run: str, joined: MapState, *, envelope: Mapping[str, Json]) -> Record:
+    """The end of a map. Its arms are named by count and Merkle root; the value is the node's output."""
+    failure = _join_failure(joined)
+    arms = [bytes.fromhex(arm) for arm in joined.arms if arm]
+    counts = {
+        "count": joined.total,
+        "ok": joined.ok,
+        "failed": len(joined.failures),
+        "root": merkle_root("arms/v0", arms),
+    }
+    return await build(
+        store,
+        run,
+        type="join",
+        path=f"{joined.path}!join",
+        node=joined.node.digest,
+        parents=((f"{joined.path}!open", joined.opened),),
+        input=None,
+        value=joined.result(),
+        failure=failure,
+        schema=schema_hash(joined.node.output),
+        envelope=envelope,
+        extra={"arms": counts},
+    )
+
+
+def _join_failure(joined: MapState) -> Failure | None:
+    if joined.over_tolerance:
+        first = joined.failures[min(joined.failures)]
+        message = (
+            f"{len(joined.failures)} of {joined.total} items failed, more than the map tolerates; the first, "
+            f"{first.path}, with {first.code}: {first.message}"
+        )
+        return Failure(joined.path, first.klass, first.code, message)
+    if joined.ended < joined.total:
+        return Failure(joined.path, "Terminal", "Abandoned", "the run failed elsewhere before all items had run")
+    return None

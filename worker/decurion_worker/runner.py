@@ -1,0 +1,318 @@
+"""A runner: takes items from its driver, executes them, and sends what came of them as records.
+
+It holds nothing that is not in the ledger or can be worked out again. When its driver falls silent, speaks with
+another incarnation, or does not know it any more, it stops everything and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from decurion_crds.canonical import Json
+from decurion_crds.expressions import Evaluator
+from decurion_ledger import Record, Store
+from decurion_worker.branch import Branch, evaluate_output
+from decurion_worker.context import Execution, RunContext
+from decurion_worker.engine.scopes import Failure
+from decurion_worker.errors import WorkError
+from decurion_worker.link import (
+    Acked,
+    Alive,
+    Beat,
+    Begin,
+    DriverPort,
+    End,
+    FromRunner,
+    Joined,
+    Outbox,
+    Revoked,
+    Secrets,
+    Submitted,
+    ToRunner,
+    Work,
+    WorkItem,
+)
+from decurion_worker.nodes import NodeResult, execute
+from decurion_worker.nodes.node import failure_from, written
+from decurion_worker.records import attempt_records, node_record
+from decurion_worker.sources import Sources
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """`branches`: items held at once. `window`: records of one item, `credit`: bytes of all, sent and not yet durable.
+
+    `beat` and `silence` are seconds: how often it says that it lives, and how long it works without a word from its
+    driver. `processes` are interpreter processes.
+    """
+
+    branches: int = 1024
+    processes: int = 2
+    window: int = 16
+    credit: int = 8 * 1024 * 1024
+    beat: float = 2.0
+    silence: float = 30.0
+
+
+@dataclass(slots=True)
+class _RunState:
+    context: RunContext
+    sent: int = 0
+    acked: int = 0
+    waiters: deque[tuple[int, asyncio.Future[None]]] = field(default_factory=deque)
+    sizes: deque[tuple[int, int]] = field(default_factory=deque)
+
+
+class Runner:
+    """One runner of one driver incarnation. `name` says where it runs and is written into every record."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        driver: DriverPort,
+        incarnation: str,
+        store: Store,
+        sources: Sources,
+        settings: RunnerSettings,
+        on_end: Callable[[str], None],
+        broken: tuple[type[Exception], ...] = (),
+        pause: float = 0.0,
+    ) -> None:
+        self.name = name
+        self._incarnation = incarnation
+        self._store = store
+        self._sources = sources
+        self._settings = settings
+        self._on_end = on_end
+        self._runs: dict[str, _RunState] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._seen = 0
+        self._unacked = 0
+        self._heard = 0.0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._evaluator = Evaluator(processes=settings.processes)
+        self._beating: asyncio.Task[None] | None = None
+        self._ended = False
+
+        async def send(seq: int, messages: list[FromRunner]) -> bool:
+            return await driver.submit(name, incarnation, seq, messages)
+
+        self._outbox = Outbox(send, on_broken=self._lost_driver, broken=broken, pause=pause)
+
+    async def start(self) -> None:
+        """Open the interpreter and report to the driver."""
+        await self._evaluator.__aenter__()
+        self._heard = asyncio.get_running_loop().time()
+        self._outbox.put(Joined(worker=self.name, capacity=self._settings.branches))
+        self._beating = asyncio.create_task(self._beat())
+
+    async def deliver(self, incarnation: str, seq: int, messages: Sequence[ToRunner]) -> bool:
+        """Take what the driver says. A call that was heard before is answered and otherwise ignored."""
+        if incarnation != self._incarnation or self._ended:
+            self._lost_driver("another incarnation spoke")
+            return False
+        self._heard = asyncio.get_running_loop().time()
+        if seq <= self._seen:
+            return True
+        self._seen = seq
+        for message in messages:
+            self._take(message)
+        return True
+
+    def _take(self, message: ToRunner) -> None:
+        match message:
+            case Work(items):
+                for item in items:
+                    self._tasks[item.lease] = asyncio.create_task(self._work(item))
+            case Acked(run, through):
+                self._acked(run, through)
+            case Begin():
+                self._begin(message)
+            case Secrets(run, values):
+                if run in self._runs:
+                    self._runs[run].context.give_secrets(values)
+            case Revoked(leases):
+                for lease in leases:
+                    self._cancel(lease)
+            case End(run):
+                self._drop_run(run)
+            case Alive():
+                return
+
+    def _begin(self, begin: Begin) -> None:
+        if begin.run in self._runs:
+            return
+        context = RunContext(
+            run=begin.run,
+            graph=begin.graph,
+            seed=begin.seed,
+            clock=begin.clock,
+            facts=begin.facts,
+            store=self._store,
+            sources=self._sources,
+            evaluator=self._evaluator,
+            runners=begin.runners,
+        )
+        self._runs[begin.run] = _RunState(context)
+
+    # ------------------------------------------------------------------ work
+
+    async def _work(self, item: WorkItem) -> None:
+        run = self._runs.get(item.run)
+        try:
+            if run is None:
+                return
+            emit = _Emitter(self, run, item)
+            if item.kind == "branch":
+                await Branch(run.context, item, worker=self.name, emit=emit).run()
+            else:
+                await self._work_node(run.context, item, emit)
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # noqa: BLE001 - the boundary of one item
+            # A fault of ours must not look like a slow item: the driver hears that the runner is gone and offers its
+            # items to another, three times at most.
+            log.exception("item %s of run %s broke its runner", item.scope or item.node, item.run)
+            self._end("a fault in the runner")
+        finally:
+            self._tasks.pop(item.lease, None)
+
+    async def _work_node(self, context: RunContext, item: WorkItem, emit: _Emitter) -> None:
+        envelope: dict[str, Json] = {"lease": item.lease, "worker": self.name}
+        scope = context.scope(item.template)
+        if item.kind == "output":
+            record = await evaluate_output(
+                context, item, scope, env=item.env, parents=item.parents, input=None, envelope=envelope
+            )
+            await emit(record, True)
+            return
+        node = scope.by_name[item.node]
+        execution = Execution(context, f"{item.scope}/{item.node}", node)
+        if item.kind == "writes":
+            result = await _writes(execution, item)
+        else:
+            result = await execute(execution, item.env, skip=item.skip)
+        for failed in attempt_records(execution, lease=item.lease, worker=self.name):
+            await emit(failed, False)
+        await emit(await node_record(execution, result, parents=item.parents, envelope=envelope), True)
+
+    async def emit(self, run: _RunState, item: WorkItem, record: Record, last: bool) -> int:
+        """Queue a record for the driver; waits while the runner's credit is used up."""
+        while self._unacked > self._settings.credit:
+            self._room.clear()
+            await self._room.wait()
+        run.sent += 1
+        size = _size(record)
+        self._unacked += size
+        run.sizes.append((run.sent, size))
+        self._outbox.put(Submitted(item.run, run.sent, item.lease, record, last))
+        return run.sent
+
+    async def durable(self, run: _RunState, seq: int) -> None:
+        """Return when record `seq` of the run is durable (or refused)."""
+        if run.acked >= seq:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        run.waiters.append((seq, waiter))
+        await waiter
+
+    def _acked(self, name: str, through: int) -> None:
+        run = self._runs.get(name)
+        if run is None:
+            return
+        run.acked = max(run.acked, through)
+        while run.sizes and run.sizes[0][0] <= through:
+            self._unacked -= run.sizes.popleft()[1]
+        if self._unacked <= self._settings.credit:
+            self._room.set()
+        while run.waiters and run.waiters[0][0] <= through:
+            waiter = run.waiters.popleft()[1]
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # ------------------------------------------------------------------ life
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._ended:
+            await asyncio.sleep(self._settings.beat)
+            self._outbox.put(Beat())
+            if loop.time() - self._heard > self._settings.silence:
+                self._lost_driver(f"no word from the driver for {self._settings.silence:.0f} s")
+
+    def _lost_driver(self, why: str) -> None:
+        self._end(why)
+
+    def _end(self, why: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        log.info("runner %s ends: %s", self.name, why)
+        for lease in list(self._tasks):
+            self._cancel(lease)
+        self._outbox.close()
+        self._on_end(self.name)
+
+    def _cancel(self, lease: str) -> None:
+        task = self._tasks.pop(lease, None)
+        if task is not None:
+            task.cancel()
+
+    def _drop_run(self, name: str) -> None:
+        run = self._runs.pop(name, None)
+        if run is not None:
+            for _, size in run.sizes:
+                self._unacked -= size
+            self._room.set()
+            asyncio.get_running_loop().create_task(run.context.aclose())
+
+    async def stop(self) -> None:
+        """End the runner and everything it holds."""
+        self._end("stopped")
+        if self._beating is not None:
+            self._beating.cancel()
+        for run in list(self._runs.values()):
+            await run.context.aclose()
+        self._runs.clear()
+        await self._evaluator.__aexit__(None, None, None)
+
+
+class _Emitter:
+    """Emits one item's records, holding back while too many of them are not durable yet."""
+
+    def __init__(self, runner: Runner, run: _RunState, item: WorkItem) -> None:
+        self._runner = runner
+        self._run = run
+        self._item = item
+        self._sent: deque[int] = deque()
+
+    async def __call__(self, record: Record, last: bool) -> None:
+        window = self._runner._settings.window
+        while self._sent and self._sent[0] <= self._run.acked:
+            self._sent.popleft()
+        if len(self._sent) >= window:
+            await self._runner.durable(self._run, self._sent[0])
+        self._sent.append(await self._runner.emit(self._run, self._item, record, last))
+
+
+async def _writes(execution: Execution, item: WorkItem) -> NodeResult:
+    output = item.env["output"]
+    try:
+        return NodeResult("ok", output=output, writes=await written(execution, item.env, output))
+    except WorkError as error:
+        failure: Failure = failure_from(execution.path, error)
+        return NodeResult("failed", failure=failure)
+
+
+def _size(record: Record) -> int:
+    """Bytes that a record holds until it is durable, roughly: what is fixed, and its inline values."""
+    values = record.envelope.get("values") or {}
+    return 1024 + sum(v.get("bytes", 256) for v in values.values() if "inline" in v)

@@ -1,0 +1,499 @@
+"""One run in its driver: its log, its engine, what runners sent and what they hold.
+
+The life of a record, all on one loop:
+
+    runner ─ submit ─▶ inbox ─▶ checked ─▶ one segment ─▶ PUT ─▶ engine.apply ─▶ ack ─▶ new work
+
+One segment is in flight at a time; what comes meanwhile is the next one. Nothing is applied, acknowledged or shown
+before it is durable. When another driver owns the log, or the store cannot say what it holds, the session ends, never
+the process: whoever wants the run opens it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from decurion_crds.canonical import Json
+from decurion_crds.compiled import CompiledGraph
+from decurion_crds.values import OutputMismatch, Validator
+from decurion_ledger import (
+    Fenced,
+    LedgerError,
+    LogWriter,
+    Opened,
+    Record,
+    Store,
+    StoreUnknown,
+    final_state_hash,
+    unpack,
+    vhash,
+)
+from decurion_ledger import core_hash as hash_core
+from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task, failure_of
+from decurion_worker.link import Done, Submitted, WorkItem
+from decurion_worker.projection import RunFacts, project
+from decurion_worker.records import build, join_record, schema_hash
+
+log = logging.getLogger(__name__)
+
+LONE_STRIKES = 3
+"""An item that was alone on its runner this many times when the runner was lost is given up."""
+
+
+@dataclass(slots=True)
+class Lease:
+    id: str
+    key: str
+    runner: str
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """An item that was lost with its runner. `share`: how many items may stand beside it and itself on one runner."""
+
+    share: int
+    strikes: int = 0
+
+
+@dataclass(slots=True)
+class _Inbox:
+    submitted: list[tuple[str, Submitted]] = field(default_factory=list)
+    own: list[Record] = field(default_factory=list)
+
+
+class RunSession:
+    """A run that this driver owns. Made by `RunSession.open`."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        graph: CompiledGraph,
+        engine: Engine,
+        opened: Opened,
+        store: Store,
+        facts: RunFacts,
+        driver: str,
+        now: Callable[[], datetime],
+        seed: str,
+        clock: str,
+    ) -> None:
+        self.run = run
+        self.graph = graph
+        self.engine = engine
+        self.facts = facts
+        self.seed = seed
+        self.clock = clock
+        self.secrets: dict[tuple[str, str], str] = {}
+        self.known_by: set[str] = set()
+        self.leases: dict[str, Lease] = {}
+        self.suspects: dict[str, Suspicion] = {}
+        self.ended = asyncio.Event()
+        self.why = ""
+        self.leader_epoch = 0
+        self._writer: LogWriter = opened.writer
+        self._epoch = opened.epoch
+        self._store = store
+        self._driver = driver
+        self._now = now
+        self._lease_count = 0
+        self._inbox = _Inbox()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._validators = _validators(graph)
+        self._acks: dict[str, int] = {}
+        self.on_changed: Callable[[RunSession], None] = lambda session: None
+        self.on_acked: Callable[[RunSession, Mapping[str, int]], None] = lambda session, acks: None
+        self.on_revoked: Callable[[RunSession, Mapping[str, list[str]]], None] = lambda session, leases: None
+        self.on_ended: Callable[[RunSession, str], None] = lambda session, why: None
+
+    # ------------------------------------------------------------------ what the driver calls
+
+    def start(self) -> None:
+        self._wake.set()
+        self._task = asyncio.create_task(self._run(), name=f"run {self.run}")
+
+    def submit(self, runner: str, submitted: Submitted) -> None:
+        self._inbox.submitted.append((runner, submitted))
+        self._wake.set()
+
+    def cancel(self, reason: str) -> None:
+        """Ask for the run's end; what runners hold is taken from them once the record is durable."""
+        if self.engine.cancelled is None and self.engine.closed is None:
+            envelope = {"run": self.run, "reason": reason, "at": self._stamp()}
+            self._inbox.own.append(Record(type="cancel", path="", core=None, envelope=envelope, core_hash=""))
+            self._wake.set()
+
+    def take(self, limit: int, runner: str, *, room: Callable[[str], bool]) -> list[Task]:
+        """Up to `limit` tasks for a runner; `room(key)` says whether a suspect may stand on it now."""
+        tasks = self.engine.take(limit)
+        kept = []
+        for task in tasks:
+            if room(task.key):
+                kept.append(task)
+            else:
+                self.engine.give_back(task.key)
+        return kept
+
+    async def item(self, task: Task, runner: str) -> WorkItem:
+        """A work item under a fresh lease held by `runner`."""
+        self._lease_count += 1
+        lease = Lease(f"{self._epoch}.{self._lease_count}", task.key, runner)
+        self.leases[lease.id] = lease
+        done = {name: await self._done(record) for name, record in task.done.items()}
+        return WorkItem(
+            run=self.run,
+            lease=lease.id,
+            kind=task.kind,
+            scope=task.scope,
+            node=task.node,
+            env=task.env,
+            template=task.template,
+            parents=task.parents,
+            skip=task.skip,
+            done=done,
+        )
+
+    def lose(self, runner: str) -> None:
+        """A runner is gone: what it held may be taken by another, once that is in the log."""
+        held = [lease for lease in self.leases.values() if lease.runner == runner]
+        self.known_by.discard(runner)
+        self._acks.pop(runner, None)
+        self._inbox.submitted = [(name, s) for name, s in self._inbox.submitted if name != runner]
+        for lease in held:
+            del self.leases[lease.id]
+            envelope = {"run": self.run, "lease": lease.id, "worker": runner, "held": len(held), "at": self._stamp()}
+            self._inbox.own.append(
+                Record(type="lease_lost", path=lease.key, core=None, envelope=envelope, core_hash="")
+            )
+        self._wake.set()
+
+    def projection(self) -> dict[str, Json]:
+        return project(self.engine, self.facts)
+
+    async def stop(self, why: str) -> None:
+        """Let go of the run without a word in its log."""
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._end(why)
+
+    # ------------------------------------------------------------------ the loop
+
+    async def _run(self) -> None:
+        try:
+            while self.facts.state_hash is None:
+                await self._wake.wait()
+                self._wake.clear()
+                while await self._step():
+                    pass
+        except Fenced as error:
+            self._end(f"Fenced: {error}")
+        except StoreUnknown as error:
+            self._end(f"StoreUnknown: {error}")
+        except LedgerError as error:
+            log.exception("run %s is let go", self.run)
+            self._end(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - the boundary of one run: its neighbours go on
+            log.exception("a fault in the driver; run %s is let go", self.run)
+            self._end(f"{type(error).__name__}: {error}")
+        else:
+            self._end("")
+
+    async def _step(self) -> bool:
+        """Write one group of records and apply them. False when there was nothing to write."""
+        inbox, self._inbox = self._inbox, _Inbox()
+        records, acks, refused = self._check(inbox.submitted)
+        records.extend(inbox.own)
+        closing: Record | None = None
+        for decision in self.engine.decide():
+            if isinstance(decision, Close):
+                closing = self._closing(decision)
+            else:
+                records.append(await self._decided(decision))
+        if records:
+            slot = await self._writer.append(records)
+            self.facts.committed += len(records)
+            self._note_slot(slot)
+            for record in records:
+                await self._apply(record)
+        if closing is not None:
+            await self._close(closing)
+        for runner, through in acks.items():
+            self._acks[runner] = max(through, self._acks.get(runner, 0))
+        if acks:
+            self.on_acked(self, acks)
+        if refused:
+            self.on_revoked(self, refused)
+        if records or closing:
+            self.on_changed(self)
+        return bool(records) or closing is not None
+
+    async def _close(self, record: Record) -> None:
+        await self._writer.finish(record)
+        self.engine.apply(Applied(record))
+        self.facts.finished_at = record.envelope["at"]
+        self.facts.state_hash = record.envelope["state"]
+        self._note_slot(self._writer.slot)
+
+    def _note_slot(self, slot: int) -> None:
+        self.facts.slot = slot
+        self.facts.head = self._writer.head
+
+    # ------------------------------------------------------------------ what runners sent
+
+    def _check(
+        self, submitted: Iterable[tuple[str, Submitted]]
+    ) -> tuple[list[Record], dict[str, int], dict[str, list[str]]]:
+        """Records that may be committed, how far each runner is answered, and the leases that are void."""
+        accepted: list[Record] = []
+        acks: dict[str, int] = {}
+        refused: dict[str, list[str]] = {}
+        void: set[str] = set()
+        paths: set[str] = set()
+        for runner, one in submitted:
+            acks[runner] = max(one.seq, acks.get(runner, 0))
+            lease = self.leases.get(one.lease)
+            if lease is None or lease.runner != runner or one.lease in void:
+                refused.setdefault(runner, []).append(one.lease)
+                continue
+            why = self._fault(one.record, lease, paths)
+            if why is not None:
+                # A record that cannot be right voids the item: it is offered again from what is committed.
+                log.error("run %s: a record of %s at %s is refused: %s", self.run, runner, one.record.path, why)
+                void.add(one.lease)
+                refused.setdefault(runner, []).append(one.lease)
+                self._release(one.lease)
+                continue
+            if one.record.core is not None:
+                paths.add(one.record.path)
+            accepted.append(one.record)
+            if one.last:
+                self.leases.pop(one.lease, None)
+                self.suspects.pop(lease.key, None)
+        return accepted, acks, refused
+
+    def _fault(self, record: Record, lease: Lease, paths: set[str]) -> str | None:
+        """Why a record may not be committed, or None."""
+        if record.path != lease.key and not record.path.startswith((f"{lease.key}/", f"{lease.key}!")):
+            if not (lease.key.endswith("!writes") and lease.key == f"{record.path}!writes"):
+                return f"it is not under the item {lease.key}"
+        if record.core is None:
+            return None
+        if record.path in self.engine.cores or record.path in paths:
+            return "the path is committed already"
+        if record.core.get("path") != record.path or hash_core(record.core) != record.core_hash:
+            return "its core does not have the hash it names"
+        return self._value_fault(record)
+
+    def _value_fault(self, record: Record) -> str | None:
+        delta = record.core["delta"] if record.core else None
+        held = (record.envelope.get("values") or {}).get(delta) if delta is not None else None
+        if held is None or "inline" not in held:
+            return None
+        value = held["inline"]
+        if vhash(value) != delta:
+            return "its value does not have the hash it names"
+        validator = self._validators.get(record.core["schema"]) if record.core else None
+        if validator is None or record.type == "scope_opened":
+            return None
+        try:
+            validator.check(value)
+        except OutputMismatch as error:
+            return str(error)
+        return None
+
+    def _release(self, lease_id: str) -> None:
+        lease = self.leases.pop(lease_id, None)
+        if lease is not None:
+            self.engine.give_back(lease.key)
+
+    # ------------------------------------------------------------------ what is durable
+
+    async def _apply(self, record: Record) -> None:
+        match record.type:
+            case "lease_lost":
+                self._lost(record)
+                return
+            case "cancel":
+                self.engine.apply(Applied(record))
+                self._revoke_all()
+                return
+        if usage := record.envelope.get("usage"):
+            self.facts.add_usage(usage)
+        failure = failure_of(record)
+        if failure is not None and not record.path.endswith(("!output", "!join")):
+            self.facts.add_failure(failure)
+        self.engine.apply(await self._applied(record))
+
+    async def _applied(self, record: Record) -> Applied:
+        if record.core is None or not self.engine.wants_value(record):
+            return Applied(record)
+        delta = record.core["delta"]
+        value = await unpack(self._store, record.envelope, delta) if delta is not None else None
+        writes = {name: await unpack(self._store, record.envelope, h) for name, h in record.core["writes"]}
+        return Applied(record, value, writes)
+
+    async def _done(self, record: Record) -> Done:
+        core = record.core or {}
+        delta = core["delta"]
+        output = await unpack(self._store, record.envelope, delta) if delta is not None else None
+        writes = [(name, await unpack(self._store, record.envelope, h)) for name, h in core["writes"]]
+        status = "skipped" if record.type == "skip" else "ok"
+        return Done(status=status, output=output, core_hash=record.core_hash, writes=tuple(writes))
+
+    def _lost(self, record: Record) -> None:
+        """A lost item: offered again with fewer neighbours, given up when it was alone too often."""
+        if self._suspect(record).strikes >= LONE_STRIKES:
+            self._give_up(record.path)
+        else:
+            self.engine.give_back(record.path)
+
+    def _suspect(self, record: Record) -> Suspicion:
+        held = record.envelope["held"]
+        before = self.suspects.get(record.path, Suspicion(share=held))
+        strikes = before.strikes + (1 if held == 1 else 0)
+        after = Suspicion(share=max(1, min(before.share, held) // 2), strikes=strikes)
+        self.suspects[record.path] = after
+        return after
+
+    def _give_up(self, key: str) -> None:
+        task = self.engine.out.get(key)
+        if task is None:
+            return
+        message = (
+            f"its runner ended {LONE_STRIKES} times while it ran alone; it may need more memory than a runner has, "
+            "see the runners' logs"
+        )
+        failure = Failure(key, "Terminal", "RunnerLost", message)
+        asyncio.get_running_loop().create_task(self._fail(task, failure))
+
+    async def _fail(self, task: Task, failure: Failure) -> None:
+        path = f"{task.scope}!output" if task.kind == "branch" else task.key.removesuffix("!writes")
+        record = await build(
+            self._store,
+            self.run,
+            type="commit",
+            path=path,
+            node=self._digest_of(task),
+            parents=task.parents,
+            input=None,
+            value=None,
+            failure=failure,
+            envelope={"worker": self._driver, "at": self._stamp()},
+        )
+        self._inbox.own.append(record)
+        self._wake.set()
+
+    def _digest_of(self, task: Task) -> str:
+        scope = self.graph.templates[task.template] if task.template else self.graph.root
+        return scope.by_name[task.node].digest if task.node else scope.digest
+
+    def _revoke_all(self) -> None:
+        revoked: dict[str, list[str]] = {}
+        for lease in list(self.leases.values()):
+            revoked.setdefault(lease.runner, []).append(lease.id)
+        self.leases.clear()
+        for key in list(self.engine.out):
+            self.engine.give_back(key)
+        if revoked:
+            self.on_revoked(self, revoked)
+
+    # ------------------------------------------------------------------ what the driver writes itself
+
+    async def _decided(self, decision: Join | EndScope) -> Record:
+        envelope = {"worker": self._driver, "at": self._stamp()}
+        if isinstance(decision, Join):
+            return await join_record(self._store, self.run, decision.map, envelope=envelope)
+        scope = decision.scope
+        return await build(
+            self._store,
+            self.run,
+            type="commit",
+            path=f"{scope.path}!output",
+            node=scope.scope.digest,
+            parents=scope.start(),
+            input=scope.input,
+            value=None,
+            failure=decision.failure,
+            schema=schema_hash(scope.scope.output_schema),
+            envelope=envelope,
+        )
+
+    def _closing(self, close: Close) -> Record:
+        channels = {name: vhash(value) for name, value in self.engine.channels().items()}
+        state = final_state_hash(self.engine.cores.items(), channels, close.output_hash)
+        envelope: dict[str, Json] = {
+            "run": self.run,
+            "outcome": close.outcome,
+            "state": state,
+            "output": close.output_hash,
+            "at": self._stamp(),
+        }
+        if close.failure is not None:
+            self.facts.reason = close.failure.code
+            self.facts.message = f"{close.failure.path}: {close.failure.message}"
+            envelope["failure"] = {
+                "path": close.failure.path,
+                "class": close.failure.klass,
+                "code": close.failure.code,
+                "message": close.failure.message,
+            }
+        return Record(type="close", path="", core=None, envelope=envelope, core_hash="")
+
+    # ------------------------------------------------------------------ the end
+
+    def _end(self, why: str) -> None:
+        if not self.ended.is_set():
+            self.why = why
+            self.ended.set()
+            self.leases.clear()
+            self.on_ended(self, why)
+
+    def _stamp(self) -> str:
+        return self._now().astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    # ------------------------------------------------------------------ opening
+
+    async def replay(self, records: Iterable[tuple[int, Record]]) -> None:
+        """Bring the engine to where the log ends; nothing is handed out meanwhile."""
+        for slot, record in records:
+            self.facts.slot = slot
+            self.facts.committed += 1
+            match record.type:
+                case "genesis" | "fence":
+                    continue
+                case "lease_lost":
+                    self._suspect(record)
+                    continue
+                case "close":
+                    self._closed_before(record)
+                    continue
+            if usage := record.envelope.get("usage"):
+                self.facts.add_usage(usage)
+            failure = failure_of(record)
+            if failure is not None and not record.path.endswith(("!output", "!join")):
+                self.facts.add_failure(failure)
+            self.engine.apply(await self._applied(record))
+        self.facts.head = self._writer.head
+
+    def _closed_before(self, record: Record) -> None:
+        self.engine.apply(Applied(record))
+        self.facts.state_hash = record.envelope["state"]
+        self.facts.finished_at = record.envelope["at"]
+        if failed := record.envelope.get("failure"):
+            self.facts.reason = failed["code"]
+            self.facts.message = f"{failed['path']}: {failed['message']}"
+
+
+def _validators(graph: CompiledGraph) -> dict[str, Validator]:
+    """Validators of all that is committed under this graph, by the hash of the schema."""
+    found: dict[str, Validator] = {}
+    for scope in (graph.root, *graph.templates.values()):
+        for schema in (scope.output_schema, *(node.output for node in scope.nodes)):
+            found.setdefault(schema_hash(schema), Validator(schema))
+    return found
