@@ -9,12 +9,12 @@ from decurion_ledger.values import Values, pack, unpack, vhash
 from decurion_ledger.writer import LogWriter, Observer, Opened, Settings
 
 __all__ = [
+    "ROOT",
     "Credentials",
     "LedgerPath",
     "LogWriter",
     "Observer",
     "Opened",
-    "ROOT",
     "Record",
     "RecordType",
     "Settings",

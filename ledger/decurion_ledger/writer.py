@@ -119,8 +119,10 @@ class LogWriter:
         self._settings = settings
         self._clock = clock
         self._observer = observer
-        self._queue: deque[_Entry] = deque()
-        self._sending: list[_Entry] = []
+        self._queue: deque[Encoded] = deque()
+        self._queued = 0
+        self._committed = 0
+        self._waiters: deque[_Waiter] = deque()
         self._committer: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._started: float | None = None
@@ -257,8 +259,9 @@ class LogWriter:
 
     def _enqueue(self, encoded: Sequence[Encoded]) -> asyncio.Future[int]:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._queue += (_Entry(e, None) for e in encoded[:-1])
-        self._queue.append(_Entry(encoded[-1], done))
+        self._queue += encoded
+        self._queued += len(encoded)
+        self._waiters.append(_Waiter(self._queued, done))
         if self._committer is None:
             self._committer = asyncio.create_task(self._commit_all())
         return done
@@ -273,7 +276,7 @@ class LogWriter:
             self._stop(e)
         finally:
             self._committer = None
-            if self._queue or self._sending:
+            if self._waiters:
                 self._stop(WriterStopped(self._tail.run, self._tail.next))
 
     async def _pace(self) -> None:
@@ -284,8 +287,8 @@ class LogWriter:
 
     async def _commit_next(self) -> None:
         tail = self._tail
-        self._sending = _segment_of(self._queue)
-        header, data = self._build([entry.encoded for entry in self._sending])
+        batch = _segment_of(self._queue)
+        header, data = self._build(batch)
         self._started = self._clock.now()
         other = await self._slots.decide(tail.next, data, patience=self._settings.patience)
         if other is not None:
@@ -298,10 +301,11 @@ class LogWriter:
             self._stalled = False
             if self._observer is not None:
                 self._observer.on_recovered(tail.run)
-        for entry in self._sending:
-            if entry.done is not None and not entry.done.done():
-                entry.done.set_result(header.slot)
-        self._sending = []
+        self._committed += len(batch)
+        while self._waiters and self._waiters[0].through <= self._committed:
+            done = self._waiters.popleft().done
+            if not done.done():
+                done.set_result(header.slot)
 
     def _build(self, encoded: Sequence[Encoded], *, epoch: int | None = None) -> tuple[Header, bytes]:
         tail = self._tail
@@ -329,10 +333,10 @@ class LogWriter:
         """Take no more, and tell everybody who waits; the first verdict stands."""
         if self._end is None:
             self._end = lambda: type(verdict)(*verdict.args)
-        for entry in (*self._sending, *self._queue):
-            if entry.done is not None and not entry.done.done():
-                entry.done.set_exception(self._end())
-        self._sending = []
+        for waiter in self._waiters:
+            if not waiter.done.done():
+                waiter.done.set_exception(self._end())
+        self._waiters.clear()
         self._queue.clear()
 
     async def _has_final(self) -> bool:
@@ -374,19 +378,19 @@ class LogWriter:
         await patiently(write, patience=patience, clock=self._clock)
 
 
-class _Entry(NamedTuple):
-    """A record in the queue; `done` is set on the last one of an append."""
+class _Waiter(NamedTuple):
+    """Who waits for all records up to the count `through` since the writer was made."""
 
-    encoded: Encoded
-    done: asyncio.Future[int] | None
+    through: int
+    done: asyncio.Future[int]
 
 
-def _segment_of(queue: deque[_Entry]) -> list[_Entry]:
+def _segment_of(queue: deque[Encoded]) -> list[Encoded]:
     """Takes what fits one segment off the queue's front."""
-    taken: list[_Entry] = []
+    taken: list[Encoded] = []
     size = 0
     while queue and len(taken) < MAX_RECORDS:
-        size += len(queue[0].encoded.data)
+        size += len(queue[0].data) + 1
         if taken and size > MAX_BYTES:
             break
         taken.append(queue.popleft())

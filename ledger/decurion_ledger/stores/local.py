@@ -11,12 +11,11 @@ import stat
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 from decurion_ledger.errors import AccessDenied, NotFound, StoreError, Unavailable
 from decurion_ledger.stores.port import ObjectInfo, Put, Range, check_key
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _THREADS = 8

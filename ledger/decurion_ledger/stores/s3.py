@@ -1,0 +1,245 @@
+"""A store in an S3-compatible bucket, through boto3 in a bounded pool of threads.
+
+The client repeats nothing by itself: a repeated conditional write would meet its own object and report a
+rival. Whoever needs an answer repeats the request and reads back (see `decurion_ledger.slots`). Writes carry
+the SHA-256 of their body, so that the store refuses what was changed on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    TokenRetrievalError,
+)
+
+from decurion_ledger.errors import (
+    AccessDenied,
+    BucketMissing,
+    Conflict,
+    CredentialsExpired,
+    NotFound,
+    StoreError,
+    Unavailable,
+)
+from decurion_ledger.stores.port import ObjectInfo, Put, Range, check_key
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+    from decurion_ledger.stores.uri import Credentials
+
+T = TypeVar("T")
+
+THREADS = 32
+CONNECT_SECONDS = 5
+READ_SECONDS = 30
+
+_EXPIRED = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed"}
+)
+_DENIED = frozenset(
+    {
+        "AccessDenied",
+        "AccountProblem",
+        "AllAccessDisabled",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "SignatureDoesNotMatch",
+    }
+)
+_AGAIN = frozenset(
+    {
+        "BadDigest",
+        "IncompleteBody",
+        "RequestTimeout",
+        "SlowDown",
+        "ThrottlingException",
+        "XAmzContentSHA256Mismatch",
+    }
+)
+
+
+class S3Store:
+    """Objects of `bucket` whose keys start with `prefix` and a slash.
+
+    What is not given comes from the environment, as for every AWS client: credentials, region, and the
+    endpoint from `AWS_ENDPOINT_URL_S3`. With an endpoint, buckets are addressed by path.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.uri = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._client = _client(endpoint_url, region, credentials)
+        self._pool = ThreadPoolExecutor(THREADS, "decurion-s3-store")
+
+    async def put_new(self, key: str, data: bytes) -> Put:
+        try:
+            await self._call("PUT", key, self._put_object, data, IfNoneMatch="*")
+        except _PreconditionFailed:
+            return Put.EXISTS
+        return Put.CREATED
+
+    async def put(self, key: str, data: bytes) -> None:
+        await self._call("PUT", key, self._put_object, data)
+
+    async def get(self, key: str, range: Range | None = None) -> bytes:
+        if range is not None and range[1] is not None and range[0] >= range[1]:
+            await self.head(key)
+            return b""
+        try:
+            return await self._call("GET", key, self._get_object, range)
+        except _RangeBeyondEnd:
+            return b""
+
+    async def head(self, key: str) -> ObjectInfo:
+        return ObjectInfo(key, await self._call("HEAD", key, self._head_object))
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        token: str | None = None
+        while True:
+            page = await self._call("LIST", prefix, self._list_objects, after, token)
+            for item in page.get("Contents", ()):
+                yield ObjectInfo(item["Key"][len(self._prefix) :], item["Size"])
+            token = page.get("NextContinuationToken")
+            if token is None:
+                return
+
+    async def delete(self, key: str) -> None:
+        await self._call("DELETE", key, self._delete_object)
+
+    async def aclose(self) -> None:
+        """Waits for the requests that are running, at most their time-outs."""
+        await asyncio.to_thread(self._pool.shutdown, wait=True)
+        self._client.close()
+
+    async def _call(self, verb: str, key: str, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        if verb != "LIST":
+            check_key(key)
+
+        def answer() -> T:
+            try:
+                return work(self._prefix + key, *arguments, **named)
+            except (ClientError, BotoCoreError) as e:
+                raise _store_error(f"{verb} {self.uri}/{key}", e) from e
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, answer)
+
+    def _put_object(self, key: str, data: bytes, **condition: Any) -> None:
+        checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
+        self._client.put_object(Bucket=self._bucket, Key=key, Body=data, ChecksumSHA256=checksum, **condition)
+
+    def _get_object(self, key: str, range: Range | None) -> bytes:
+        asked: dict[str, Any] = {} if range is None else {"Range": _range_header(range)}
+        with self._client.get_object(Bucket=self._bucket, Key=key, **asked)["Body"] as body:
+            return body.read()
+
+    def _head_object(self, key: str) -> int:
+        return self._client.head_object(Bucket=self._bucket, Key=key)["ContentLength"]
+
+    def _list_objects(self, prefix: str, after: str, token: str | None) -> dict[str, Any]:
+        place: dict[str, Any] = {"StartAfter": self._prefix + after} if after else {}
+        if token is not None:
+            place = {"ContinuationToken": token}
+        return dict(self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **place))
+
+    def _delete_object(self, key: str) -> None:
+        self._client.delete_object(Bucket=self._bucket, Key=key)
+
+
+class _PreconditionFailed(StoreError):
+    """412: an object stands under the key. Never leaves this module."""
+
+
+class _RangeBeyondEnd(StoreError):
+    """416: the range starts behind the object's end. Never leaves this module."""
+
+
+def _client(endpoint_url: str | None, region: str | None, credentials: Credentials | None) -> S3Client:
+    endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    config = Config(
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        max_pool_connections=THREADS,
+        tcp_keepalive=True,
+        # other stores do not know the checksums that newer clients add by default
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path"} if endpoint_url else {},
+    )
+    session = boto3.session.Session(region_name=region)
+    keys: dict[str, Any] = {}
+    if credentials is not None:
+        keys = {
+            "aws_access_key_id": credentials.access_key,
+            "aws_secret_access_key": credentials.secret_key,
+            "aws_session_token": credentials.session_token,
+        }
+    return session.client(
+        "s3",
+        endpoint_url=endpoint_url,
+        region_name=session.region_name or "us-east-1",
+        config=config,
+        **keys,
+    )
+
+
+def _range_header(range: Range) -> str:
+    start, end = range
+    if start < 0:
+        return f"bytes={start}"
+    return f"bytes={start}-" if end is None else f"bytes={start}-{end - 1}"
+
+
+def _store_error(request: str, e: ClientError | BotoCoreError) -> StoreError:
+    if not isinstance(e, ClientError):
+        if isinstance(e, NoCredentialsError | PartialCredentialsError):
+            return AccessDenied(request, "no credentials were found")
+        if isinstance(e, TokenRetrievalError):
+            return CredentialsExpired(request, str(e))
+        return Unavailable(request, str(e))
+    code = str(e.response.get("Error", {}).get("Code", ""))
+    status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return _kind(code, status)(request, f"{code} ({status})")
+
+
+def _kind(code: str, status: int) -> type[StoreError]:
+    if code == "NoSuchBucket":
+        return BucketMissing
+    if status == 412:
+        return _PreconditionFailed
+    if status == 416:
+        return _RangeBeyondEnd
+    if status == 404:
+        return NotFound
+    if status == 409:
+        return Conflict
+    if code in _EXPIRED:
+        return CredentialsExpired
+    if status >= 500 or status == 429 or code in _AGAIN:
+        return Unavailable
+    if status in (401, 403) or code in _DENIED:
+        return AccessDenied
+    return StoreError
