@@ -1,27 +1,40 @@
-"""Errors of the worker. The tree is the policy: where an error hangs says what is done about it.
+"""The errors of this package. The upper half of the tree is the retry policy of a node's attempt.
 
-DecurionError
-├── WorkError                    a node's attempt failed; becomes a record, never ends a process
-│   ├── Transient                tried again here: 3 times, 1/2/4 s with jitter, Retry-After honoured
-│   │   ├── RateLimited
-│   │   ├── ModelUnavailable
-│   │   └── ModelTimeout
-│   ├── Repairable               the model's answer broke its schema: 2 times, the model sees schema and errors
-│   │   └── OutputInvalid
-│   ├── Replannable              the approach failed: once more, with the list of what was tried
-│   ├── Violation                a contract was broken by something that gives the same again
-│   │   └── OutputBroken
-│   ├── BudgetExceeded           a limit is used up
-│   └── Terminal                 nothing helps; a reason a person can act on
-│       ├── ExpressionFailure, TimedOut, ModelRefused, AnswerCut, SecretMissing
-│       └── DuplicateKey, SourceInvalid, SourceMissing, SourceRefused
-├── RunUnknown, DriverUnknown, DriverUnavailable, RunLetGo, BundleMissing    answers of a driver
-├── LogCorrupt                   a log holds what its graph cannot have
-└── InputError
-    ├── BadInput                 the run's input breaks the graph's `input`
-    └── BundleInvalid            a compiled graph is none, or is another one
-
-Every error keeps its fields as `args`, so it survives pickling between processes.
+DecurionError                      (decurion_crds.errors)
+├── WorkError                      an attempt of a node failed; `klass` and `code` go into the ledger
+│   ├── Transient                  tried again here: 3 times, 1/2/4 s with jitter, Retry-After honoured
+│   │   ├── RateLimited            the model's server asks to slow down
+│   │   ├── ModelUnavailable       no answer, or an answer that is none: refused, reset, 5xx, garbage
+│   │   └── ModelTimeout           no whole answer within the call's deadline
+│   ├── Repairable                 asked again, 2 times: the model sees the schema and what is wrong
+│   │   └── OutputInvalid          the answer breaks the node's schema
+│   │       └── OutputTruncated    the answer stops at the token limit
+│   ├── Replannable                the approach failed: a fresh attempt that knows what was tried
+│   ├── Violation                  a contract is broken: recorded, and not tried again
+│   │   └── OutputBroken           a result that no model wrote breaks the node's schema
+│   ├── BudgetExceeded             a limit is used up: stop softly
+│   └── Terminal                   nothing helps; the message says what a person can do
+│       ├── ModelRefused           the server, or the model, will not answer this request
+│       ├── ModelMisconfigured     the LLM resource cannot be used as it is
+│       ├── SecretMissing          a secret that the model needs did not come
+│       ├── SecretInvalid          a secret cannot be sent as a token
+│       ├── ExpressionFailure      an expression or code failed
+│       ├── TimedOut               the node exceeded its time
+│       ├── OutputTooLarge         an answer exceeds what is read
+│       ├── SourceMissing          a file or object to read does not exist
+│       ├── SourceRefused          a file or object may not, or cannot, be read
+│       ├── SourceInvalid          a line of a source is no item
+│       ├── DuplicateKey           two items of a map have one key
+│       └── RunnerLost             the runner died under this item again and again
+└── ServiceError                   a call to a driver, or a driver, failed; nothing of it is an attempt
+    ├── BadInput                   (also InputError) what the caller sent cannot be used
+    ├── BundleInvalid              (also InputError) a compiled graph is none, or not the one that was named
+    ├── BundleMissing              no compiled graph of that digest is stored
+    ├── RunUnknown                 this driver has no such run
+    ├── DriverUnknown              there is no such driver
+    ├── DriverUnavailable          the driver does not answer now
+    ├── LogCorrupt                 a log holds a record that its graph cannot have
+    └── RunLetGo                   the run goes on elsewhere, or later
 """
 
 from __future__ import annotations
@@ -29,254 +42,337 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError, InputError
+
+MAX_SHOWN = 3
+"""How many problems a message names; all of them are in the attribute."""
 
 
 class WorkError(DecurionError):
-    """An attempt at a node failed. `klass` is the branch of the tree and `code` the class: both go into the ledger."""
+    """An attempt of a node failed.
 
-    klass: ClassVar[str] = "Terminal"
+    `klass` names the branch of the tree, which decides what happens next; `code` names the mistake. Both are persisted
+    names. The text is one sentence with the remedy, and never holds a secret.
+    """
 
-    @property
-    def code(self) -> str:
-        return type(self).__name__
+    klass: ClassVar[str] = "WorkError"
+    code: ClassVar[str] = "WorkError"
 
 
 class Transient(WorkError):
-    """May work the next time. `retry_after` is what the other side asked for, in seconds."""
+    """Trying again may help. `retry_after` are the seconds that the other side asked to wait, if it did."""
 
-    klass = "Transient"
+    klass = code = "Transient"
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message, retry_after)
-        self.message = message
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
         self.retry_after = retry_after
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class RateLimited(Transient):
-    """The model server asked to slow down."""
+    """The model's server asks to slow down (429)."""
+
+    code = "RateLimited"
 
 
 class ModelUnavailable(Transient):
-    """The model server did not answer, broke off, or said that it cannot now."""
+    """The model's server could not be reached, broke off, failed (409, 425, 5xx), or answered what is no answer."""
+
+    code = "ModelUnavailable"
 
 
 class ModelTimeout(Transient):
-    """The model server did not answer in time."""
+    """No whole answer came within the call's deadline, or the server gave up waiting itself (408, 504)."""
+
+    code = "ModelTimeout"
 
 
 class Repairable(WorkError):
-    klass = "Repairable"
+    """The model may do better once it sees what is wrong."""
+
+    klass = code = "Repairable"
 
 
 class OutputInvalid(Repairable):
-    """A model's answer breaks its schema. `errors` are the complaints, `raw` the answer."""
+    """A model's answer breaks the node's schema.
+
+    `errors` has one sentence for each problem, `raw` is the answer as it came.
+    """
+
+    code = "OutputInvalid"
 
     def __init__(self, errors: Sequence[str], raw: str) -> None:
-        super().__init__(list(errors), raw)
+        super().__init__(
+            f"the model's answer does not match the node's output: {_listed(errors)}; "
+            "state the expected form in the prompt, or use a stronger model"
+        )
         self.errors = list(errors)
         self.raw = raw
 
-    def __str__(self) -> str:
-        return f"the model's answer does not fit the node's output: {'; '.join(self.errors[:5])}"
+
+class OutputTruncated(OutputInvalid):
+    """A model's answer stops at the token limit. Nothing cut off is ever repaired locally or used."""
+
+    code = "OutputTruncated"
+
+    def __init__(self, raw: str) -> None:
+        message = "the answer stops at the token limit before its end; answer more briefly"
+        Repairable.__init__(
+            self,
+            f"the model's answer stops at the token limit after {len(raw)} characters; "
+            "raise the limit in llm.parameters (max_tokens), or ask for a shorter answer",
+        )
+        self.errors = [message]
+        self.raw = raw
 
 
 class Replannable(WorkError):
-    klass = "Replannable"
+    """The approach failed; a fresh attempt that knows the approaches tried may succeed."""
+
+    klass = code = "Replannable"
 
 
 class Violation(WorkError):
-    klass = "Violation"
+    """A schema, an assurance or a contract is broken by what is not allowed to break it."""
+
+    klass = code = "Violation"
 
 
 class OutputBroken(Violation):
-    """What a deterministic node returned breaks its declared output."""
+    """The result of a node that calls no model breaks its `output`. `problems` has one sentence for each."""
+
+    code = "OutputBroken"
 
     def __init__(self, path: str, problems: Sequence[str]) -> None:
-        super().__init__(path, list(problems))
+        super().__init__(
+            f"{path}: the result breaks the declared output: {_listed(problems)}; correct the node or its output"
+        )
         self.path = path
         self.problems = list(problems)
 
-    def __str__(self) -> str:
-        return f"what it returned does not fit its output: {'; '.join(self.problems[:5])}"
-
 
 class BudgetExceeded(WorkError):
-    klass = "BudgetExceeded"
+    """A limit of the run is used up."""
+
+    klass = code = "BudgetExceeded"
 
 
 class Terminal(WorkError):
-    klass = "Terminal"
+    """Trying again unchanged cannot help."""
 
-
-class ExpressionFailure(Terminal):
-    """An expression or code failed while it ran."""
-
-    def __init__(self, path: str, name: str, message: str) -> None:
-        super().__init__(path, name, message)
-        self.path, self.name, self.message = path, name, message
-
-    def __str__(self) -> str:
-        return self.message
-
-
-class TimedOut(Terminal):
-    def __init__(self, path: str, seconds: float) -> None:
-        super().__init__(path, seconds)
-        self.path, self.seconds = path, seconds
-
-    def __str__(self) -> str:
-        return f"it ran longer than its timeoutSeconds ({self.seconds:g} s); raise it, or make the node smaller"
+    klass = code = "Terminal"
 
 
 class ModelRefused(Terminal):
-    """The model server refused the request itself. `status` is HTTP's."""
+    """The server refused the request (4xx), or the model declined to answer. `status` is the HTTP status, if any."""
 
-    def __init__(self, model: str, status: int, reason: str, advice: str) -> None:
-        super().__init__(model, status, reason, advice)
-        self.model, self.status, self.reason, self.advice = model, status, reason, advice
+    code = "ModelRefused"
 
-    def __str__(self) -> str:
-        return f"model {self.model} refused the request ({self.status}: {self.reason}); {self.advice}"
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
-class AnswerCut(Terminal):
-    """The answer ended at the token limit."""
+class ModelMisconfigured(Terminal):
+    """An `LLM` resource cannot be used as it is."""
 
-    def __init__(self, model: str, tokens: int) -> None:
-        super().__init__(model, tokens)
-        self.model, self.tokens = model, tokens
-
-    def __str__(self) -> str:
-        return (
-            f"the answer of model {self.model} was cut at its token limit after {self.tokens} tokens; "
-            "raise parameters.max_tokens, or ask for less"
-        )
+    code = "ModelMisconfigured"
 
 
 class SecretMissing(Terminal):
+    """The run was not given the value of a Secret's key that its model needs."""
+
+    code = "SecretMissing"
+
     def __init__(self, name: str, key: str) -> None:
-        super().__init__(name, key)
-        self.name, self.key = name, key
-
-    def __str__(self) -> str:
-        return (
-            f"secret {self.name} has not come with its key {self.key}; check that it exists and carries the label "
-            'decurion.dev/use: "true"'
+        super().__init__(
+            f"Secret {name}: the value of its key {key} did not reach the run; "
+            "create it, allow its use, and see the Ready condition of the LLM that names it"
         )
+        self.name = name
+        self.key = key
 
 
-class DuplicateKey(Terminal):
-    def __init__(self, path: str, key: Json, first: int, second: int) -> None:
-        super().__init__(path, key, first, second)
-        self.path, self.key, self.first, self.second = path, key, first, second
+class SecretInvalid(Terminal):
+    """The value of a Secret's key cannot stand in an HTTP header. The value is not in the message."""
 
-    def __str__(self) -> str:
-        return f"items {self.first} and {self.second} have the same key {self.key!r}; give each item a key of its own"
+    code = "SecretInvalid"
+
+    def __init__(self, name: str, key: str) -> None:
+        super().__init__(
+            f"Secret {name}: the value of its key {key} is empty or holds characters that no token has; "
+            "store the bare token on one line"
+        )
+        self.name = name
+        self.key = key
 
 
-class SourceInvalid(Terminal):
-    def __init__(self, uri: str, line: int, reason: str) -> None:
-        super().__init__(uri, line, reason)
-        self.uri, self.line, self.reason = uri, line, reason
+class ExpressionFailure(Terminal):
+    """An expression or code of a node failed. `name` is its place in the node (`when`, `with.facts`, `code`)."""
 
-    def __str__(self) -> str:
-        return f"{self.uri} line {self.line}: {self.reason}; mend the line"
+    code = "ExpressionFailure"
+
+    def __init__(self, path: str, name: str, message: str) -> None:
+        super().__init__(f"{path} {name}: {message}")
+        self.path = path
+        self.name = name
+
+
+class TimedOut(Terminal):
+    """A node took longer than it may."""
+
+    code = "TimedOut"
+
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__(f"{path}: not done within {seconds:g} s; raise timeoutSeconds, or give the node less to do")
+        self.path = path
+        self.seconds = seconds
+
+
+class OutputTooLarge(Terminal):
+    """An answer exceeds the bytes that are read of it."""
+
+    code = "OutputTooLarge"
+
+    def __init__(self, where: str, limit: int) -> None:
+        super().__init__(f"{where}: the answer exceeds {limit} bytes; ask for less at a time")
+        self.limit = limit
 
 
 class SourceMissing(Terminal):
-    def __init__(self, uri: str) -> None:
-        super().__init__(uri)
-        self.uri = uri
+    """A file or object that is to be read does not exist."""
 
-    def __str__(self) -> str:
-        return f"{self.uri} does not exist; check the address, or put the file there"
+    code = "SourceMissing"
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"{uri}: there is no such file or object; put it there, or correct the address")
+        self.uri = uri
 
 
 class SourceRefused(Terminal):
-    def __init__(self, uri: str, reason: str) -> None:
-        super().__init__(uri, reason)
-        self.uri, self.reason = uri, reason
+    """A file or object may not be read from here, or cannot be."""
 
-    def __str__(self) -> str:
-        return f"{self.uri} is not read: {self.reason}"
+    code = "SourceRefused"
 
-
-class RunUnknown(DecurionError):
-    def __init__(self, run: str) -> None:
-        super().__init__(run)
-        self.run = run
-
-    def __str__(self) -> str:
-        return f"no driver here has run {self.run}; open it first"
+    def __init__(self, uri: str, why: str) -> None:
+        super().__init__(f"{uri}: {why}")
+        self.uri = uri
 
 
-class DriverUnknown(DecurionError):
-    def __init__(self, driver: str) -> None:
-        super().__init__(driver)
-        self.driver = driver
+class SourceInvalid(Terminal):
+    """A line of a JSONL source is no item. `line` counts from 1."""
 
-    def __str__(self) -> str:
-        return f"there is no driver {self.driver}; GET /drivers lists them"
+    code = "SourceInvalid"
 
-
-class DriverUnavailable(DecurionError):
-    def __init__(self, driver: str) -> None:
-        super().__init__(driver)
-        self.driver = driver
-
-    def __str__(self) -> str:
-        return f"driver {self.driver} is being started again; call once more in a few seconds"
+    def __init__(self, uri: str, line: int, message: str) -> None:
+        super().__init__(f"{uri}:{line}: {message}; correct that line")
+        self.uri = uri
+        self.line = line
 
 
-class RunLetGo(DecurionError):
-    """A driver let go of a run that has not ended. `why` begins with the ledger's error class."""
+class DuplicateKey(Terminal):
+    """Two items of a map have one key. `first` and `second` are their indices."""
 
-    def __init__(self, run: str, why: str) -> None:
-        super().__init__(run, why)
-        self.run, self.why = run, why
+    code = "DuplicateKey"
 
-    def __str__(self) -> str:
-        return f"run {self.run} is not finished, but this process let go of it: {self.why}"
-
-
-class BundleMissing(DecurionError):
-    def __init__(self, digest: str) -> None:
-        super().__init__(digest)
-        self.digest = digest
-
-    def __str__(self) -> str:
-        return f"the graph {self.digest} is not stored here; PUT it to /bundles first"
+    def __init__(self, path: str, key: str, first: int, second: int) -> None:
+        super().__init__(
+            f"{path}: items {first} and {second} have the same key {_short(key)}; "
+            "choose a key expression that tells them apart"
+        )
+        self.path = path
+        self.key = key
+        self.first = first
+        self.second = second
 
 
-class LogCorrupt(DecurionError):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
+class RunnerLost(Terminal):
+    """The runner that worked on an item died, `times` times."""
 
-    def __str__(self) -> str:
-        return f"the record at {self.path} cannot belong to this graph: {self.reason}; verify the ledger"
+    code = "RunnerLost"
+
+    def __init__(self, path: str, times: int) -> None:
+        super().__init__(
+            f"{path}: its runner was lost {times} times while working on it; see the runner's log and its memory limit"
+        )
+        self.path = path
+        self.times = times
 
 
-class BadInput(InputError):
-    """`findings` are all faults, one sentence each."""
+class ServiceError(DecurionError):
+    """A call to a driver could not be done, or a driver cannot go on. The class's name is the code of the protocol."""
+
+
+class BadInput(ServiceError, InputError):
+    """What the caller sent cannot be used. `findings` has one sentence for each fault, beginning with its place."""
 
     def __init__(self, findings: Sequence[str]) -> None:
-        super().__init__(list(findings))
-        self.findings = list(findings)
-
-    def __str__(self) -> str:
-        return "; ".join(self.findings)
+        super().__init__(_listed(findings))
+        self.findings = tuple(findings)
 
 
-class BundleInvalid(InputError):
-    def __init__(self, digest: str, reason: str) -> None:
-        super().__init__(digest, reason)
-        self.digest, self.reason = digest, reason
+class BundleInvalid(ServiceError, InputError):
+    """The bytes sent under a digest are no compiled graph, or another one."""
 
-    def __str__(self) -> str:
-        return f"the body is not the graph {self.digest}: {self.reason}"
+    def __init__(self, digest: str, why: str) -> None:
+        super().__init__(f"bundle {digest}: {why}; compile the graph again and send it under its own digest")
+        self.digest = digest
+
+
+class BundleMissing(ServiceError):
+    """No compiled graph of that digest is stored."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"bundle {digest}: the pool does not hold it; send it to /bundles/{digest} first")
+        self.digest = digest
+
+
+class RunUnknown(ServiceError):
+    """The driver has no such run."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"run {run}: it is not open here; open it first")
+        self.run = run
+
+
+class DriverUnknown(ServiceError):
+    """There is no driver of that name."""
+
+    def __init__(self, driver: str) -> None:
+        super().__init__(f"driver {driver}: this pool has none of that name; list them at /drivers")
+        self.driver = driver
+
+
+class DriverUnavailable(ServiceError):
+    """A driver does not answer now; it is being replaced, or is overloaded."""
+
+    def __init__(self, driver: str) -> None:
+        super().__init__(f"driver {driver}: it does not answer; try again in a few seconds")
+        self.driver = driver
+
+
+class LogCorrupt(ServiceError):
+    """A log holds a record that the run's graph cannot have."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}; verify the log with `decurion ledger verify`")
+        self.path = path
+
+
+class RunLetGo(ServiceError):
+    """This driver stopped working on a run that has not ended: another took it over, or the store stayed away."""
+
+    def __init__(self, run: str, why: str) -> None:
+        super().__init__(f"run {run}: not ended here, since {why}; it can be resumed")
+        self.run = run
+        self.why = why
+
+
+def _listed(problems: Sequence[str]) -> str:
+    shown = "; ".join(problems[:MAX_SHOWN])
+    rest = len(problems) - MAX_SHOWN
+    return f"{shown}; and {rest} more" if rest > 0 else shown
+
+
+def _short(text: str, limit: int = 80) -> str:
+    return repr(text if len(text) <= limit else text[:limit] + "…")
