@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster.api_server import ApiServer, adopt
-from cluster.binary import binary_path
+from cluster.binary import binary_path, build
 from cluster.control_plane import ControlPlane
 from cluster.errors import KubectlFailed
 from cluster.process import wait_until
@@ -21,6 +21,7 @@ from cluster.s3 import S3Server
 ROOT = Path(__file__).parent.parent
 MANIFESTS = ROOT / "crds" / "manifests"
 CI = os.environ.get("CI") == "true"
+_MARKERS = {"s3_server": "s3", "ray_runtime": "ray", "api_server": "cluster"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,15 @@ def ray_runtime() -> Iterator[RayRuntime]:
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """A real Kubernetes API server with its controllers, without nodes.
 
-    It is the one that `make cluster` builds, or the cluster of `DECURION_TEST_KUBECONFIG` if that holds our
-    marker; never the one that `KUBECONFIG` happens to name.
+    It is the one that `make cluster` builds (with `CI=true` it is built here), or the cluster of
+    `DECURION_TEST_KUBECONFIG` if that holds our marker; never the one that `KUBECONFIG` happens to name.
     """
     folder = tmp_path_factory.mktemp("kubernetes")
     own = os.environ.get("DECURION_TEST_KUBECONFIG")
     if own:
         yield adopt(Path(own), folder=folder)
         return
-    binary = binary_path()
+    binary = build() if CI else binary_path()
     if not binary.exists():
         pytest.skip("the Kubernetes API server is not built: `make cluster` builds it")
     plane = ControlPlane(binary=binary, folder=folder)
@@ -96,11 +97,7 @@ def _resource_definitions(api_server: ApiServer) -> None:
         try:
             api_server.kubectl("get", ",".join(f"{plural}.decurion.dev" for plural in plurals))
         except KubectlFailed as error:
-            if (
-                "429" in str(error)
-                or "initializ" in str(error)
-                or "doesn't have a resource type" in str(error)
-            ):
+            if "429" in str(error) or "initializ" in str(error) or "doesn't have a resource type" in str(error):
                 return False
             raise
         return True
@@ -115,6 +112,16 @@ def namespace(api_server: ApiServer, _resource_definitions: None) -> Iterator[st
     api_server.kubectl("create", "namespace", name)
     yield name
     api_server.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by the servers it uses; those of the API server come last, it may still be building."""
+    for item in items:
+        for fixture, marker in _MARKERS.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(marker)
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
 
 
 @pytest.hookimpl(wrapper=True)

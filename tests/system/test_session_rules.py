@@ -36,7 +36,7 @@ def run_session(folder: Path, test: str, *, ci: str) -> subprocess.CompletedProc
     """Run one test file under this repository's conftest and settings."""
     shutil.copy(ROOT / "tests" / "conftest.py", folder)
     (folder / "test_it.py").write_text(test)
-    options = ["-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml", "--rootdir", folder]
+    options = ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder)]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, "-o", f"pythonpath={ROOT / 'hack'}", folder],
         env={**os.environ, "CI": ci},
