@@ -89,9 +89,7 @@ def _compile(path: Path) -> None:
         ".",
     ]
     if subprocess.run(command, cwd=SOURCES, check=False).returncode != 0:
-        raise BuildFailed(
-            "`go build` in hack/cluster/kube failed: see above; `make cluster` goes on from there."
-        )
+        raise BuildFailed("`go build` in hack/cluster/kube failed: see above; `make cluster` goes on from there.")
     for name in _COMMANDS:
         link = path.with_name(name)
         link.unlink(missing_ok=True)

@@ -66,9 +66,7 @@ def write_signing_key(folder: Path, name: str) -> None:
     """Write `NAME.key` and `NAME.pub`, with which service-account tokens are signed and checked."""
     key = ec.generate_private_key(ec.SECP256R1())
     _write_key(folder / f"{name}.key", key)
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     (folder / f"{name}.pub").write_bytes(public)
 
 
@@ -76,9 +74,7 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()

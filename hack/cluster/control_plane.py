@@ -86,9 +86,7 @@ class ControlPlane:
                 each.check_alive()
             return _answers(self._api, path, token=server.token, context=context)
 
-        wait_until(
-            ready, seconds=_SECONDS_TO_READY, what=f"The API server (GET {path}; logs in {self._folder})"
-        )
+        wait_until(ready, seconds=_SECONDS_TO_READY, what=f"The API server (GET {path}; logs in {self._folder})")
 
     def _kubeconfig(self, name: str, *, url: str, token: str, authority: Authority) -> Path:
         trusted = base64.b64encode(authority.certificate.encode()).decode()
@@ -96,13 +94,9 @@ class ControlPlane:
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "tests",
-            "clusters": [
-                {"name": "tests", "cluster": {"server": url, "certificate-authority-data": trusted}}
-            ],
+            "clusters": [{"name": "tests", "cluster": {"server": url, "certificate-authority-data": trusted}}],
             "users": [{"name": "tests", "user": {"token": token}}],
-            "contexts": [
-                {"name": "tests", "context": {"cluster": "tests", "user": "tests", "namespace": "default"}}
-            ],
+            "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "tests", "namespace": "default"}}],
         }
         path = self._folder / name
         _write_private(path, yaml.safe_dump(config))

@@ -44,9 +44,7 @@ class Server:
     that lives as long as they shall.
     """
 
-    def __init__(
-        self, name: str, command: Sequence[str | Path], *, folder: Path, env: Mapping[str, str]
-    ) -> None:
+    def __init__(self, name: str, command: Sequence[str | Path], *, folder: Path, env: Mapping[str, str]) -> None:
         """Start `command` in `folder` with exactly the environment `env`, writing to `folder/NAME.log`."""
         self.name = name
         self.log = folder / f"{name}.log"
@@ -70,9 +68,7 @@ class Server:
         """Raise `ServerDied` with the last lines of the log if the process has ended."""
         status = self._process.poll()
         if status is not None:
-            raise ServerDied(
-                f"{self.name} ended with status {status}; see {self.log}, which ends:\n{self.log_tail()}"
-            )
+            raise ServerDied(f"{self.name} ended with status {status}; see {self.log}, which ends:\n{self.log_tail()}")
 
     def log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:])
