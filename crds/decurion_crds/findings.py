@@ -22,6 +22,7 @@ CODES: dict[str, str] = {
     "EXPR-NONE": "An expression uses a value that may be absent or null without saying what then.",
     "EXPR-SYNTAX": "An expression does not parse.",
     "EXPR-TYPE": "An expression has another type than its place needs.",
+    "FILE": "A file is missing or cannot be read.",
     "FIELD-MISSING": "A required field is missing.",
     "FIELD-TYPE": "A field holds a value of another type.",
     "FIELD-UNKNOWN": "A field that does not exist.",

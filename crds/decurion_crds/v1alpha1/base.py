@@ -139,8 +139,7 @@ class Model(BaseModel):
         schema.update(cls.kubernetes)
         if cls.rules:
             schema["x-kubernetes-validations"] = [
-                {"rule": rule.cel, "message": rule.message}
-                | ({"fieldPath": rule.field} if rule.field else {})
+                {"rule": rule.cel, "message": rule.message} | ({"fieldPath": rule.field} if rule.field else {})
                 for rule in cls.rules
             ]
         return schema
@@ -148,9 +147,7 @@ class Model(BaseModel):
 
 def _identifier(name: str) -> str:
     if not _IDENTIFIER.match(name):
-        raise _bad_name(
-            name, "a name here starts with a small letter and has at most 63 letters, digits and _"
-        )
+        raise _bad_name(name, "a name here starts with a small letter and has at most 63 letters, digits and _")
     if keyword.iskeyword(name) or name in RESERVED:
         why = "a word of Python" if keyword.iskeyword(name) else "a word that expressions use"
         raise _bad_name(name, f"it is {why}; choose another name")
@@ -159,9 +156,7 @@ def _identifier(name: str) -> str:
 
 def _resource_name(name: str) -> str:
     if not _RESOURCE_NAME.match(name) or len(name) > 63:
-        raise _bad_name(
-            name, "a resource name has small letters, digits and -, starts and ends with a letter or digit"
-        )
+        raise _bad_name(name, "a resource name has small letters, digits and -, starts and ends with a letter or digit")
     return name
 
 
@@ -169,17 +164,13 @@ def _schema_name(name: str) -> str:
     if not _SCHEMA_NAME.match(name):
         raise _bad_name(name, "the name of a shared schema starts with a letter, then letters, digits and _")
     if name in JSON_TYPES:
-        raise _bad_name(
-            name, "it is the name of a type; choose another name, such as one with a capital letter"
-        )
+        raise _bad_name(name, "it is the name of a type; choose another name, such as one with a capital letter")
     return name
 
 
 def _field_name(name: str) -> str:
     if not name.removesuffix("?") or len(name) > 64:
-        raise _bad_name(
-            name, "a field has a name of 1 to 63 characters, and a ? behind it when it is optional"
-        )
+        raise _bad_name(name, "a field has a name of 1 to 63 characters, and a ? behind it when it is optional")
     return name
 
 
@@ -196,9 +187,7 @@ def _expression(value: object) -> object:
         raise PydanticCustomError(
             "expression",
             "{text}",
-            {
-                "text": f"an expression is due and YAML reads this as {found}: put the expression into double quotes"
-            },
+            {"text": f"an expression is due and YAML reads this as {found}: put the expression into double quotes"},
         )
     return value
 
@@ -206,9 +195,7 @@ def _expression(value: object) -> object:
 def _schema_place(value: object) -> object:
     if isinstance(value, str | dict):
         return value
-    raise PydanticCustomError(
-        "schema", "{text}", {"text": "a JSON Schema, or the name of a shared one, is due here"}
-    )
+    raise PydanticCustomError("schema", "{text}", {"text": "a JSON Schema, or the name of a shared one, is due here"})
 
 
 FREE: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
@@ -247,17 +234,13 @@ def atomic(**extra: Any) -> Any:
 
 def named(key: str = "name", **extra: Any) -> Any:
     """A list whose items differ in `key`; the API server refuses two of one name."""
-    return Field(
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}, **extra
-    )
+    return Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}, **extra)
 
 
 class ObjectMeta(Model):
     """The metadata that every Kubernetes object has. Only names, labels and annotations are ours to read."""
 
-    name: ResourceName | None = Field(
-        None, description="Name of the resource, unique for its kind in the namespace."
-    )
+    name: ResourceName | None = Field(None, description="Name of the resource, unique for its kind in the namespace.")
     generate_name: str | None = Field(None, description="Prefix of a name that the API server completes.")
     namespace: ResourceName | None = Field(None, description="Namespace of the resource.")
     labels: dict[str, str] = Field(default_factory=dict, description="Labels.")
@@ -267,9 +250,7 @@ class ObjectMeta(Model):
     resource_version: str | None = Field(None, description="Version of the object, kept by the API server.")
     creation_timestamp: str | None = Field(None, description="Time of creation.")
     deletion_timestamp: str | None = Field(None, description="Time at which deletion was asked for.")
-    deletion_grace_period_seconds: int | None = Field(
-        None, description="Seconds left for a graceful deletion."
-    )
+    deletion_grace_period_seconds: int | None = Field(None, description="Seconds left for a graceful deletion.")
     finalizers: list[str] = Field(default_factory=list, description="Finalizers.")
     owner_references: list[dict[str, Any]] = Field(default_factory=list, description="Owners.")
     managed_fields: list[dict[str, Any]] = Field(default_factory=list, description="Field managers.")

@@ -102,9 +102,7 @@ class LLMSpec(Model):
         Rule(
             cel="self.protocol != 'openai' || (has(self.model) && has(self.endpoint))",
             message="protocol openai needs model and endpoint",
-            check=lambda spec: (
-                spec.protocol != "openai" or (spec.model is not None and spec.endpoint is not None)
-            ),
+            check=lambda spec: spec.protocol != "openai" or (spec.model is not None and spec.endpoint is not None),
             code="FIELD-MISSING",
         ),
         Rule(
@@ -125,9 +123,7 @@ class LLMSpec(Model):
 class LLMStatus(Model):
     """What the operator knows of the model."""
 
-    observed_generation: int | None = Field(
-        None, description="Generation of the spec that the status was made from."
-    )
+    observed_generation: int | None = Field(None, description="Generation of the spec that the status was made from.")
     conditions: Conditions = Field(
         default_factory=list, description="Ready: the spec is valid and its Secret can be used."
     )

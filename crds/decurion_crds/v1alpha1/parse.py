@@ -19,6 +19,8 @@ from decurion_crds.v1alpha1.workerpool import WorkerPool
 
 Place: TypeAlias = tuple[str | int, ...]
 """Where a value stands in its resource: keys and indices from the top (`("spec", "nodes", 0, "with", "facts")`)."""
+KEY = "\0key"
+"""A place that ends with KEY is that of the key itself, not of its value."""
 Locate: TypeAlias = Callable[[Place], tuple[str, int, int] | None]
 """File, line and column of a place, counted from 1; None when it did not come from a file."""
 
@@ -75,12 +77,8 @@ def parse_resource(
         parsed = model.model_validate(clean, by_alias=True, by_name=False)
     except ValidationError as error:
         explained = [_explain(model, detail) for detail in error.errors(include_url=False)]
-        meant = {
-            (place[:-1], fix.new) for code, place, _, fix in explained if code == "FIELD-UNKNOWN" and fix
-        }
-        for detail, (code, place, message, fix) in zip(
-            error.errors(include_url=False), explained, strict=True
-        ):
+        meant = {(place[:-1], fix.new) for code, place, _, fix in explained if code == "FIELD-UNKNOWN" and fix}
+        for detail, (code, place, message, fix) in zip(error.errors(include_url=False), explained, strict=True):
             if code == "FIELD-MISSING" and (place, detail["loc"][-1]) in meant:
                 continue
             report.add(code, place, message, fix)
@@ -112,18 +110,17 @@ class _Reporter:
         self.findings: list[Finding] = []
 
     def add(self, code: str, place: Place, message: str, fix: Fix | None = None) -> None:
-        file, line, column = (self._locate(place) if self._locate else None) or (None, None, None)
+        about_key = place[-1:] == (KEY,)
+        at = (*place, KEY) if code in ("FIELD-UNKNOWN", "NOT-SUPPORTED") and not about_key else place
+        place = place[:-1] if about_key else place
+        file, line, column = (self._locate(at) if self._locate else None) or (None, None, None)
         path = place_text(self._obj, place)
         self.findings.append(Finding(code, path, message, file=file, line=line, column=column, fix=fix))
 
 
-def _kind(
-    obj: object, report: _Reporter
-) -> type[LLM] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool] | None:
+def _kind(obj: object, report: _Reporter) -> type[LLM] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool] | None:
     if not isinstance(obj, Mapping):
-        report.add(
-            "KIND", (), f"a resource is an object with apiVersion and kind, and this is {_type_name(obj)}"
-        )
+        report.add("KIND", (), f"a resource is an object with apiVersion and kind, and this is {_type_name(obj)}")
         return None
     version, kind = obj.get("apiVersion"), obj.get("kind")
     if version != API_VERSION:
@@ -189,9 +186,8 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
     place = detail["loc"]
     context = detail.get("ctx", {})
     found: object = detail["input"]
-    on_key = bool(place) and place[-1] == "[key]"
-    if on_key:
-        place = place[:-1]
+    if place[-1:] == ("[key]",):
+        place = (*place[:-1], KEY)
     if kind == "extra_forbidden":
         return _unknown_field(_model_at(model, place[:-1]), place)
     if kind == "missing":
@@ -202,9 +198,7 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
     if kind == "literal_error":
         return _no_member(_literals(model, place), found, place)
     if kind in _DUE:
-        quote = (
-            "; put it into quotes" if kind == "string_type" and isinstance(found, bool | int | float) else ""
-        )
+        quote = "; put it into quotes" if kind == "string_type" and isinstance(found, bool | int | float) else ""
         return "FIELD-TYPE", place, f"{_DUE[kind]} is due, and this is {_type_name(found)}{quote}", None
     if kind == "later":
         return "NOT-SUPPORTED", place, str(context["text"]), None
@@ -264,17 +258,11 @@ def _duplicate_names(obj: Mapping[str, Any], report: _Reporter) -> None:
     scopes: list[tuple[Place, Mapping[str, Any]]] = [(("spec",), spec)]
     templates = spec.get("templates")
     if isinstance(templates, list):
-        scopes += [
-            (("spec", "templates", i), scope)
-            for i, scope in enumerate(templates)
-            if isinstance(scope, Mapping)
-        ]
+        scopes += [(("spec", "templates", i), scope) for i, scope in enumerate(templates) if isinstance(scope, Mapping)]
     for base, scope in scopes:
         for field, noun in (("nodes", "node"), ("state", "channel"), ("templates", "template")):
             for place, name in _repeated(scope.get(field), (*base, field)):
-                report.add(
-                    "DUPLICATE-NAME", place, f'there is already a {noun} "{name}" here; rename one of them'
-                )
+                report.add("DUPLICATE-NAME", place, f'there is already a {noun} "{name}" here; rename one of them')
 
 
 def _repeated(items: object, base: Place) -> Iterator[tuple[Place, str]]:
@@ -327,4 +315,4 @@ def _bare(annotation: Any) -> Any:
         return annotation
 
 
-__all__ = ["KINDS", "LATER_KINDS", "Locate", "Place", "parse_resource", "place_text"]
+__all__ = ["KEY", "KINDS", "LATER_KINDS", "Locate", "Place", "parse_resource", "place_text"]

@@ -36,14 +36,14 @@ from decurion_crds.v1alpha1.base import (
 BLOCKS = ("transform", "code", "llm", "map")
 """The fields of a node that say how it works; exactly one is set."""
 
-_INPUT_TEXT = "What the graph takes: name → JSON Schema or the name of a shared schema. A ? behind the name makes it optional."
+_INPUT_TEXT = (
+    "What the graph takes: name → JSON Schema or the name of a shared schema. A ? behind the name makes it optional."
+)
 _OUTPUT_TEXT = (
     "What the graph gives: name → Python expression over input, state and nodes, "
     "or $value → the one expression of a result that is no object."
 )
-_STATE_TEXT = (
-    "Channels, for values that several nodes write. Most graphs need none: data flows by nodes.NAME.output."
-)
+_STATE_TEXT = "Channels, for values that several nodes write. Most graphs need none: data flows by nodes.NAME.output."
 _NODES_TEXT = "The nodes. What a node reads orders it; the order in the file decides only merges."
 
 
@@ -62,9 +62,7 @@ class ItemsFrom(Model):
     jsonl: Expression = Field(
         description="Python expression for the URI of a file with one JSON value a line, such as s3://bucket/key."
     )
-    schema_: Schema = Field(
-        description="JSON Schema of one line (2020-12, see docs), or the name of a shared schema."
-    )
+    schema_: Schema = Field(description="JSON Schema of one line (2020-12, see docs), or the name of a shared schema.")
 
     later: ClassVar[Mapping[str, str]] = {
         "prefix": "list the objects in a JSONL file and use jsonl",
@@ -82,9 +80,7 @@ class MapBlock(Model):
         None,
         description="Python expression over the item that names it, unique in the map; absent, its index does.",
     )
-    template: Identifier = Field(
-        description="The template that runs; its input is the node's with and the item."
-    )
+    template: Identifier = Field(description="The template that runs; its input is the node's with and the item.")
     concurrency: int | None = Field(
         None, ge=1, le=100_000, description="Most items in work at a time; absent, what the pool has."
     )
@@ -106,9 +102,7 @@ class LlmBlock(Model):
     """One call of a model; the answer is the node's output."""
 
     ref: ResourceName = Field(description="Name of the LLM.")
-    system: Text | None = Field(
-        None, description="Instructions, with {{ expression }} over the names of with."
-    )
+    system: Text | None = Field(None, description="Instructions, with {{ expression }} over the names of with.")
     prompt: Text = Field(description="The prompt, with {{ expression }} over the names of with.")
     parameters: FreeObject = Field(
         default_factory=dict, description="Parameters of this call, laid over those of the LLM."
@@ -155,9 +149,7 @@ def _source(value: object) -> object:
 class Node(Model):
     """One step. Its contract is with, output and writes; one of transform, code, llm and map says how it works."""
 
-    name: Identifier = Field(
-        description="Name, unique in its graph or template, as it occurs in expressions."
-    )
+    name: Identifier = Field(description="Name, unique in its graph or template, as it occurs in expressions.")
     description: str | None = Field(None, max_length=MAX_DESCRIPTION, description="What the node is for.")
     with_: Expressions = Field(
         default_factory=dict,
@@ -199,9 +191,7 @@ class Node(Model):
         description="The output by Python source over the names of with; its last expression is the result.",
     )
     llm: LlmBlock | None = Field(None, description="The output by one call of a model.")
-    map: MapBlock | None = Field(
-        None, description="The output by a template that runs for every item of a list."
-    )
+    map: MapBlock | None = Field(None, description="The output by a template that runs for every item of a list.")
 
     rules = (one_of(*BLOCKS),)
     later: ClassVar[Mapping[str, str]] = {
@@ -225,17 +215,13 @@ class Channel(Model):
     """A value that several nodes may write."""
 
     name: Identifier = Field(description="Name, as in state.NAME.")
-    schema_: Schema = Field(
-        description="JSON Schema of the value (2020-12, see docs), or the name of a shared schema."
-    )
+    schema_: Schema = Field(description="JSON Schema of the value (2020-12, see docs), or the name of a shared schema.")
     merge: Literal["replace", "append"] = Field(
         "replace",
         description="What several writes make: replace keeps the last one and needs ordered writers; append joins lists in "
         "the order of the file. Default replace.",
     )
-    initial: Free = Field(
-        None, description="Value before the first write. Default [] for append, absent for replace."
-    )
+    initial: Free = Field(None, description="Value before the first write. Default [] for append, absent for replace.")
 
     later: ClassVar[Mapping[str, str]] = {
         "scope": "remove it; a channel lives as long as its run",
@@ -301,24 +287,18 @@ class GraphFinding(Model):
     code: str = Field(max_length=32, description="Stable code, such as CYCLE.")
     path: str = Field(max_length=1024, description="Place in the spec, by names.")
     message: str = Field(max_length=1024, description="What is wrong and what to do next.")
-    severity: Literal["error", "warning"] = Field(
-        "error", description="Whether it keeps the graph from running."
-    )
+    severity: Literal["error", "warning"] = Field("error", description="Whether it keeps the graph from running.")
 
 
 class TaskGraphStatus(Model):
     """What the operator knows of the graph."""
 
-    observed_generation: int | None = Field(
-        None, description="Generation of the spec that the status was made from."
-    )
+    observed_generation: int | None = Field(None, description="Generation of the spec that the status was made from.")
     conditions: Conditions = Field(
         default_factory=list,
         description="Ready (all of the following), Compiled, ReferencesResolved; Stalled when only a change of the spec helps.",
     )
-    digest: str | None = Field(
-        None, max_length=64, description="Digest of the compiled graph, as runs name it."
-    )
+    digest: str | None = Field(None, max_length=64, description="Digest of the compiled graph, as runs name it.")
     findings: Annotated[list[GraphFinding], atomic(max_length=10)] = Field(
         default_factory=list, description="The first findings of the compiler."
     )

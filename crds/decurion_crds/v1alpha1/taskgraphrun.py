@@ -76,9 +76,7 @@ class TaskGraphRunSpec(Model):
         le=1_000_000,
         description="Queued runs of higher priority start first. Default 0.",
     )
-    cancel: Literal["Cancel"] | None = Field(
-        None, description="Set to Cancel to end the run; it cannot be taken back."
-    )
+    cancel: Literal["Cancel"] | None = Field(None, description="Set to Cancel to end the run; it cannot be taken back.")
     ttl_seconds_after_finished: int | None = Field(
         None,
         ge=0,
@@ -145,25 +143,17 @@ class RunUsage(Model):
 class TaskGraphRunStatus(Model):
     """A projection of the ledger, never the truth."""
 
-    observed_generation: int | None = Field(
-        None, description="Generation of the spec that the status was made from."
-    )
+    observed_generation: int | None = Field(None, description="Generation of the spec that the status was made from.")
     phase: RunPhase | None = Field(None, description="Summary for people; programs read the conditions.")
-    reason: str | None = Field(
-        None, max_length=128, description="CamelCase word for why the phase is as it is."
-    )
+    reason: str | None = Field(None, max_length=128, description="CamelCase word for why the phase is as it is.")
     message: str | None = Field(None, max_length=4096, description="The same for people.")
     conditions: Conditions = Field(
         default_factory=list,
         description="Completed (the run has ended), Succeeded (Unknown until then), Reconciling (until then), "
         "Stalled (the run failed).",
     )
-    graph_digest: str | None = Field(
-        None, max_length=64, description="Digest of the compiled graph that runs."
-    )
-    attempt: int | None = Field(
-        None, ge=0, description="How often a driver took the run over, the first one included."
-    )
+    graph_digest: str | None = Field(None, max_length=64, description="Digest of the compiled graph that runs.")
+    attempt: int | None = Field(None, ge=0, description="How often a driver took the run over, the first one included.")
     queued_at: str | None = Field(
         None,
         json_schema_extra={"format": "date-time"},
@@ -205,12 +195,8 @@ class TaskGraphRun(Resource):
     """One execution of a TaskGraph: start it with kubectl create, follow it with kubectl get tgr -w."""
 
     kind: Literal["TaskGraphRun"] = Field(description="Kind of the resource.")
-    spec: TaskGraphRunSpec = Field(
-        description="What is executed. Immutable but for priority, cancel and the TTL."
-    )
-    status: TaskGraphRunStatus | None = Field(
-        None, description="How far the run is: a projection of its ledger."
-    )
+    spec: TaskGraphRunSpec = Field(description="What is executed. Immutable but for priority, cancel and the TTL.")
+    status: TaskGraphRunStatus | None = Field(None, description="How far the run is: a projection of its ledger.")
 
     plural: ClassVar[str] = "taskgraphruns"
     short_name: ClassVar[str] = "tgr"

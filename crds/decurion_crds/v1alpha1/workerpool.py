@@ -75,12 +75,8 @@ class WorkerPoolSpec(Model):
 class WorkerPoolStatus(Model):
     """What the operator knows of the pool."""
 
-    observed_generation: int | None = Field(
-        None, description="Generation of the spec that the status was made from."
-    )
-    conditions: Conditions = Field(
-        default_factory=list, description="Ready: the pool answers and accepts its token."
-    )
+    observed_generation: int | None = Field(None, description="Generation of the spec that the status was made from.")
+    conditions: Conditions = Field(default_factory=list, description="Ready: the pool answers and accepts its token.")
     running: int | None = Field(None, ge=0, description="Runs that execute on the pool.")
     queued: int | None = Field(None, ge=0, description="Runs that wait for a place on the pool.")
 

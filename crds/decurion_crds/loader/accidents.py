@@ -1,0 +1,74 @@
+"""The usual accidents of expressions in YAML, told in the author's terms: most end with quoting the expression."""
+
+from __future__ import annotations
+
+from decurion_crds.loader.source import Source, Spot
+
+_PAIRS = {")": "(", "]": "[", "}": "{"}
+_QUOTE = "put the whole text into double quotes, or write it as a block with |"
+
+
+def unbalanced(text: str) -> bool:
+    """Whether brackets or double quotes of `text` are left open, as when a part of an expression was cut off."""
+    stack: list[str] = []
+    quote = ""
+    previous = ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote and previous != "\\" else quote
+        elif character == '"' or (character == "'" and not previous.isalnum()):
+            quote = character
+        elif character in "([{":
+            stack.append(character)
+        elif character in _PAIRS and (not stack or stack.pop() != _PAIRS[character]):
+            return True
+        previous = character
+    return bool(stack) or quote == '"'
+
+
+def cut_by_comment(source: Source, spot: Spot, value: str) -> str | None:
+    """What to say when a plain scalar ends at a ` #` in the middle of an expression."""
+    if source.behind(spot).lstrip().startswith("#") and unbalanced(value):
+        return f"YAML takes the rest from # on for a comment; {_QUOTE}"
+    return None
+
+
+def cut_by_comma(source: Source, spot: Spot) -> str:
+    return f"between braces YAML cuts {_excerpt(source.between(spot))} at the comma; {_QUOTE}"
+
+
+def tag(source: Source, spot: Spot, name: str) -> str:
+    """For `!has(x)` and the like."""
+    word = _excerpt(source.line(spot.line)[spot.column - 1 :]) or name
+    return f"YAML takes the text that starts with ! for a tag ({word}); write not instead of !, or {_QUOTE}"
+
+
+def composite_key(source: Source, spot: Spot) -> str:
+    """For `prompt: {{ x }}` and `{[a, b]: c}`."""
+    if source.line(spot.line)[max(spot.column - 2, 0) :].startswith("{{"):
+        return f"YAML takes {{{{ for two objects; {_QUOTE}"
+    return f"a key is a text, and this is an object or a list; {_QUOTE}"
+
+
+def syntax(source: Source, spot: Spot, problem: str, context: str) -> str:
+    """One sentence for what libyaml found."""
+    line = source.line(spot.line)
+    if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in problem or "tab" in problem:
+        return "YAML does not allow tabs for indentation; use spaces"
+    if "mapping values are not allowed" in problem:
+        return f'a ": " inside a text ends it for YAML; {_QUOTE}'
+    if "cannot start any token" in problem:
+        return f"a text cannot start with {_excerpt(line[spot.column - 1 :], 1)}; {_QUOTE}"
+    if "found unexpected end of stream" in problem or "unexpected end" in problem:
+        return "a quote or bracket that is opened here is never closed; close it"
+    where = f" {context}" if context else ""
+    said = f"this is no YAML: {problem}{where}"
+    hint = "check the indentation and brackets here and above"
+    if "flow" in context or "block mapping" in context or "tag" in problem or "alias" in context or "anchor" in context:
+        hint = f"if an expression or a text stands here, {_QUOTE}"
+    return f"{said}; {hint}"
+
+
+def _excerpt(text: str, limit: int = 40) -> str:
+    text = text.strip()
+    return text if len(text) <= limit else text[:limit] + ("…" if limit > 1 else "")
