@@ -16,7 +16,8 @@ app = typer.Typer(no_args_is_help=True, help="Look into ledgers and check them."
 T = TypeVar("T")
 
 LedgerOption = Annotated[
-    str, typer.Option("--ledger", envvar="DECURION_LEDGER", help="The ledger: a folder, or s3://bucket/prefix.")
+    str,
+    typer.Option("--ledger", envvar="DECURION_LEDGER", help="The ledger: a folder, or s3://bucket/prefix."),
 ]
 OutputOption = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="Form of the answer.")]
 

@@ -86,7 +86,9 @@ def compile_all(manifests: Manifests, *, bind: Mapping[str, str] | None = None) 
         }
 
 
-def compiled(files: Sequence[Path], graph: str, *, bind: Mapping[str, str] | None = None) -> tuple[Manifests, CompiledGraph]:
+def compiled(
+    files: Sequence[Path], graph: str, *, bind: Mapping[str, str] | None = None
+) -> tuple[Manifests, CompiledGraph]:
     """The one graph of the files (or the one named `graph`). Raises `CompileFailed`, `NoSuchGraph`."""
     manifests = read(files)
     errors = [f for f in manifests.findings if f.severity == "error"]
@@ -97,7 +99,12 @@ def compiled(files: Sequence[Path], graph: str, *, bind: Mapping[str, str] | Non
     if chosen not in manifests.graphs:
         raise NoSuchGraph(graph, known)
     only = Manifests(
-        manifests.loaded, {chosen: manifests.graphs[chosen]}, manifests.llms, manifests.runs, manifests.secrets, []
+        manifests.loaded,
+        {chosen: manifests.graphs[chosen]},
+        manifests.llms,
+        manifests.runs,
+        manifests.secrets,
+        [],
     )
     result = compile_all(only, bind=bind)[chosen]
     show_warnings(manifests.findings + result.findings)
@@ -128,7 +135,9 @@ def secrets_for(graph: CompiledGraph, manifests: Manifests) -> dict[tuple[str, s
 
 
 def secret_variable(name: str, key: str) -> str:
-    return "DECURION_SECRET_" + "_".join("".join(c if c.isalnum() else "_" for c in part).upper() for part in (name, key))
+    return "DECURION_SECRET_" + "_".join(
+        "".join(c if c.isalnum() else "_" for c in part).upper() for part in (name, key)
+    )
 
 
 def _secret(document: Document) -> dict[tuple[str, str], str]:

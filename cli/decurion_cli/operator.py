@@ -19,7 +19,8 @@ def operator_commands() -> None:
 @app.command("run")
 def run(
     namespace: Annotated[
-        list[str] | None, typer.Option("--namespace", "-n", help="A namespace to watch; all of them without one.")
+        list[str] | None,
+        typer.Option("--namespace", "-n", help="A namespace to watch; all of them without one."),
     ] = None,
     health_port: Annotated[int, typer.Option("--health-port", help="Port of /livez, /readyz and /metrics.")] = 8080,
 ) -> None:

@@ -50,10 +50,14 @@ class RunDisplay:
         say = self._console.print
         usage = projection["usage"]
         calls = f", {usage['calls']} model calls" if usage.get("calls") else ""
-        say(f"{projection['phase']}: {projection['committed']} records{calls}, state {projection.get('stateHash', '')[:16]}")
+        say(
+            f"{projection['phase']}: {projection['committed']} records{calls}, state {projection.get('stateHash', '')[:16]}"
+        )
         if projection["phase"] != "Succeeded" and projection["message"]:
             say(f"  {projection['reason']}: {projection['message']}")
         for failure in projection["failures"]:
             say(f"  {failure['path']} [{failure['class']}] {failure['message']}")
         say(f"ledger: {ledger}")
-        say(f"look:   decurion ledger show {self._run} PATH --ledger {ledger}   (paths: decurion ledger ls {self._run})")
+        say(
+            f"look:   decurion ledger show {self._run} PATH --ledger {ledger}   (paths: decurion ledger ls {self._run})"
+        )

@@ -29,7 +29,14 @@ async def list_runs(ledger: str) -> list[dict[str, Any]]:
             if record.type == "close":
                 outcome = record.envelope["outcome"]
         if first is not None:
-            rows.append({"run": run, "name": first.envelope["name"], "started": first.envelope["at"], "state": outcome})
+            rows.append(
+                {
+                    "run": run,
+                    "name": first.envelope["name"],
+                    "started": first.envelope["at"],
+                    "state": outcome,
+                }
+            )
     return rows
 
 
@@ -62,7 +69,11 @@ async def show_node(ledger: str, run: str, path: str) -> dict[str, Any]:
             near.append(record.path)
     if not found:
         raise PathNotFound(run, path, near)
-    return {"run": run, "path": path, "records": [await _shown(store, slot, record) for slot, record in found]}
+    return {
+        "run": run,
+        "path": path,
+        "records": [await _shown(store, slot, record) for slot, record in found],
+    }
 
 
 async def _shown(store: Any, slot: int, record: Record) -> dict[str, Any]:

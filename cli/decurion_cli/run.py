@@ -23,16 +23,21 @@ LEDGER = "./.decurion/ledger"
 
 def run(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Files or folders of manifests; not needed with --resume.", metavar="FILE...")
+        list[Path] | None,
+        typer.Argument(help="Files or folders of manifests; not needed with --resume.", metavar="FILE..."),
     ] = None,
     graph: Annotated[str, typer.Option("--graph", help="The TaskGraph to run, where the files hold several.")] = "",
     input: Annotated[
-        str, typer.Option("--input", help="The input: a JSON object, or @FILE with one. Goes before a TaskGraphRun's.")
+        str,
+        typer.Option("--input", help="The input: a JSON object, or @FILE with one. Goes before a TaskGraphRun's."),
     ] = "",
     ledger: Annotated[
-        str, typer.Option("--ledger", envvar="DECURION_LEDGER", help="Where records go: a folder, or s3://bucket/prefix.")
+        str,
+        typer.Option("--ledger", envvar="DECURION_LEDGER", help="Where records go: a folder, or s3://bucket/prefix."),
     ] = LEDGER,
-    bind: Annotated[list[str] | None, typer.Option("--bind", help="Use another LLM: NAME=OTHER. May be repeated.")] = None,
+    bind: Annotated[
+        list[str] | None, typer.Option("--bind", help="Use another LLM: NAME=OTHER. May be repeated.")
+    ] = None,
     resume: Annotated[str, typer.Option("--resume", help="Go on with this run (its id) where its ledger ends.")] = "",
     take_over: Annotated[
         bool, typer.Option("--take-over", help="With --resume: take a run from the driver that has it.")
@@ -40,7 +45,8 @@ def run(
     run_id: Annotated[str, typer.Option("--run-id", help="Id of the new run; a fresh one by default.")] = "",
     branches: Annotated[int, typer.Option("--branches", min=1, max=4096, help="Branches that run side by side.")] = 256,
     store_patience: Annotated[
-        float, typer.Option("--store-patience", min=0.0, help="Seconds the store may be away before the run stops.")
+        float,
+        typer.Option("--store-patience", min=0.0, help="Seconds the store may be away before the run stops."),
     ] = 300.0,
     output: Annotated[Literal["json", "none"], typer.Option("--output", "-o", help="What goes to stdout.")] = "json",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,

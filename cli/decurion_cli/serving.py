@@ -42,7 +42,9 @@ class ServeOptions:
     @property
     def settings(self) -> DriverSettings:
         log = LogSettings(patience=Patience(total=self.patience), interval=0.02)
-        return DriverSettings(lease=self.lease, log=log, tick=min(1.0, self.lease / 4), pause=0.005 if self.ray else 0.0)
+        return DriverSettings(
+            lease=self.lease, log=log, tick=min(1.0, self.lease / 4), pause=0.005 if self.ray else 0.0
+        )
 
     @property
     def pool(self) -> PoolSettings:

@@ -137,15 +137,26 @@ class Branch:
     async def _end(self, failure: Failure | None) -> Record:
         if failure is not None:
             return await scope_output_record(
-                self._context, self._item, self._scope, value=None, failure=failure, parents=self._item.parents,
-                input=self._input, envelope=self._envelope,
+                self._context,
+                self._item,
+                self._scope,
+                value=None,
+                failure=failure,
+                parents=self._item.parents,
+                input=self._input,
+                envelope=self._envelope,
             )
         reads = tuple(sorted({read for expr in self._scope.output.values() for read in expr.reads}))
         names = {read.split(".")[1] for read in reads if read.startswith("nodes.")}
         parents = sorted((f"{self._item.scope}/{n}", self._now.cores[n]) for n in names if n in self._now.cores)
         return await evaluate_output(
-            self._context, self._item, self._scope, env=self._environment(reads),
-            parents=parents or self._item.parents, input=self._input, envelope=self._envelope,
+            self._context,
+            self._item,
+            self._scope,
+            env=self._environment(reads),
+            parents=parents or self._item.parents,
+            input=self._input,
+            envelope=self._envelope,
         )
 
 
@@ -200,4 +211,3 @@ async def scope_output_record(
         schema=schema_hash(scope.output_schema),
         envelope=envelope,
     )
-

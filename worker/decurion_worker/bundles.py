@@ -20,7 +20,9 @@ def parse_bundle(digest: str, body: Json) -> CompiledGraph:
     try:
         graph = CompiledGraph.model_validate(body)
     except ValidationError as error:
-        raise BundleInvalid(digest, f"it is no compiled graph of this version ({error.error_count()} faults)") from error
+        raise BundleInvalid(
+            digest, f"it is no compiled graph of this version ({error.error_count()} faults)"
+        ) from error
     if graph.digest != digest:
         raise BundleInvalid(digest, f"its content has the digest {graph.digest}")
     return graph

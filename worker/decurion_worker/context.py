@@ -27,9 +27,8 @@ class Model:
 class RunContext:
     """One run on one runner.
 
-    `store` is where values too large for a record go; `sources` is what `itemsFrom` reads from. `model_share` bounds the calls
-    of this runner to each model that has a concurrency limit. `secret_patience` is how long a node waits for the
-    secrets of its run, in seconds.
+    `store` is where values too large for a record go; `sources` is what `itemsFrom` reads from. A model's concurrency
+    is shared evenly by `runners` runners. `secret_patience` is how long a node waits for its secret, in seconds.
     """
 
     def __init__(

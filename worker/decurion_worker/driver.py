@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from decurion_crds.canonical import Json
@@ -54,7 +54,7 @@ class DriverSettings:
     """
 
     lease: float = 30.0
-    log: LogSettings = LogSettings()
+    log: LogSettings = field(default_factory=LogSettings)
     tick: float = 1.0
     pause: float = 0.0
 
@@ -225,7 +225,12 @@ class Driver:
     # ------------------------------------------------------------------ runners
 
     def add_runner(
-        self, name: str, runner: RunnerPort, *, broken: tuple[type[Exception], ...] = (), timeout: float = 15.0
+        self,
+        name: str,
+        runner: RunnerPort,
+        *,
+        broken: tuple[type[Exception], ...] = (),
+        timeout: float = 15.0,
     ) -> None:
         """A runner that was started for this driver. It gets work once it has joined."""
 

@@ -42,6 +42,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError, InputError
 
 MAX_SHOWN = 3
@@ -275,9 +276,9 @@ class DuplicateKey(Terminal):
 
     code = "DuplicateKey"
 
-    def __init__(self, path: str, key: str, first: int, second: int) -> None:
+    def __init__(self, path: str, key: Json, first: int, second: int) -> None:
         super().__init__(
-            f"{path}: items {first} and {second} have the same key {_short(key)}; "
+            f"{path}: items {first} and {second} have the same key {_short(repr(key))}; "
             "choose a key expression that tells them apart"
         )
         self.path = path
@@ -375,4 +376,4 @@ def _listed(problems: Sequence[str]) -> str:
 
 
 def _short(text: str, limit: int = 80) -> str:
-    return repr(text if len(text) <= limit else text[:limit] + "…")
+    return text if len(text) <= limit else text[:limit] + "…"

@@ -177,7 +177,7 @@ class Runner:
                 await self._work_node(run.context, item, emit)
         except asyncio.CancelledError:
             raise
-        except Exception:  # noqa: BLE001 - the boundary of one item
+        except Exception:
             # A fault of ours must not look like a slow item: the driver hears that the runner is gone and offers its
             # items to another, three times at most.
             log.exception("item %s of run %s broke its runner", item.scope or item.node, item.run)

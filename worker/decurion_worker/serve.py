@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 import orjson
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -159,7 +162,9 @@ async def _body(request: Request) -> Json:
     async for chunk in request.stream():
         size += len(chunk)
         if size > MAX_BODY:
-            raise BadInput([f"the body exceeds {MAX_BODY} bytes; put large input into the store and name it by inputFrom"])
+            raise BadInput(
+                [f"the body exceeds {MAX_BODY} bytes; put large input into the store and name it by inputFrom"]
+            )
         chunks.append(chunk)
     try:
         return orjson.loads(b"".join(chunks))
@@ -195,21 +200,23 @@ def _failed(error: DecurionError) -> Response:
     return _error(status, code, str(error), **more)
 
 
+class _Server(uvicorn.Server):
+    """Uvicorn without handlers of its own: signals belong to whoever made the loop."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 async def serve(app: Starlette, *, host: str, port: int, ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Serve until `stop` is set. `ready` is told the URL once the socket listens (port 0 takes a free one)."""
-    import uvicorn
-
-    config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False, lifespan="off")
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
-    task = asyncio.create_task(server.serve())
-    while not server.started and not task.done():
-        await asyncio.sleep(0.01)
-    if task.done():
-        await task
-        return
-    sockets = server.servers[0].sockets
-    ready(f"http://{host}:{sockets[0].getsockname()[1]}")
-    await stop.wait()
+    listening = socket.create_server((host, port), backlog=1024)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    stopping = asyncio.create_task(stop.wait())
+    ready(f"http://{host}:{listening.getsockname()[1]}")
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
-    await task
+    stopping.cancel()
+    await serving

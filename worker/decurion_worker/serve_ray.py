@@ -66,9 +66,7 @@ class DriverConfig:
     runners: RayRunnerSettings
 
 
-@ray.remote(
-    max_restarts=-1, max_task_retries=0, max_concurrency=1000, num_cpus=0.01, concurrency_groups={"health": 1}
-)
+@ray.remote(max_restarts=-1, max_task_retries=0, max_concurrency=1000, num_cpus=0.01, concurrency_groups={"health": 1})
 class DriverActor:
     """One driver in a process of its own."""
 

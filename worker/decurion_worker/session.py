@@ -166,7 +166,13 @@ class RunSession:
         self._inbox.submitted = [(name, s) for name, s in self._inbox.submitted if name != runner]
         for lease in held:
             del self.leases[lease.id]
-            envelope = {"run": self.run, "lease": lease.id, "worker": runner, "held": len(held), "at": self._stamp()}
+            envelope = {
+                "run": self.run,
+                "lease": lease.id,
+                "worker": runner,
+                "held": len(held),
+                "at": self._stamp(),
+            }
             self._inbox.own.append(
                 Record(type="lease_lost", path=lease.key, core=None, envelope=envelope, core_hash="")
             )
@@ -198,7 +204,7 @@ class RunSession:
         except LedgerError as error:
             log.exception("run %s is let go", self.run)
             self._end(f"{type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001 - the boundary of one run: its neighbours go on
+        except Exception as error:
             log.exception("a fault in the driver; run %s is let go", self.run)
             self._end(f"{type(error).__name__}: {error}")
         else:
@@ -279,9 +285,9 @@ class RunSession:
 
     def _fault(self, record: Record, lease: Lease, paths: set[str]) -> str | None:
         """Why a record may not be committed, or None."""
-        if record.path != lease.key and not record.path.startswith((f"{lease.key}/", f"{lease.key}!")):
-            if not (lease.key.endswith("!writes") and lease.key == f"{record.path}!writes"):
-                return f"it is not under the item {lease.key}"
+        under = record.path == lease.key or record.path.startswith((f"{lease.key}/", f"{lease.key}!"))
+        if not under and lease.key != f"{record.path}!writes":
+            return f"it is not under the item {lease.key}"
         if record.core is None:
             return None
         if record.path in self.engine.cores or record.path in paths:

@@ -41,7 +41,9 @@ class Sources:
 
     async def _file(self, uri: str, path: Path) -> bytes:
         if not self._files:
-            raise SourceRefused(uri, "local files are read by `decurion run` only; put it into the pool's store as s3://…")
+            raise SourceRefused(
+                uri, "local files are read by `decurion run` only; put it into the pool's store as s3://…"
+            )
         path = path if path.is_absolute() else self._base / path
         try:
             return await asyncio.to_thread(_read, uri, path)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import CompiledGraph, Node
+from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
 from decurion_worker.engine.environment import channel_values, environment
 from decurion_worker.engine.scopes import BranchStatus, Failure, MapState, NodeStatus, ScopePlan, ScopeState
@@ -153,12 +153,25 @@ class Engine:
         if scope.halted:
             self._settle(scope)
             return None
+        due = NodeStatus.OPEN if kind == "writes" else NodeStatus.READY
+        if key in self.cores or (name and scope.status[name] is not due):
+            return None  # a replay pushed it, and then brought its record
         scope.running += 1
         if kind == "output":
             names = {read.split(".")[1] for read in scope.plan.output_reads if read.startswith("nodes.")}
             found = sorted((f"{scope.path}/{n}", scope.cores[n]) for n in names if n in scope.cores)
             env = self._environment(scope, scope.plan.output_reads)
-            return Task(key, kind, scope_path, "", env, self._template(scope), tuple(found) or scope.start(), False, {})
+            return Task(
+                key,
+                kind,
+                scope_path,
+                "",
+                env,
+                self._template(scope),
+                tuple(found) or scope.start(),
+                False,
+                {},
+            )
         node = scope.scope.by_name[name]
         if kind == "writes":
             env = {"output": scope.outputs[name]} | self._environment(scope, node.reads)
@@ -228,7 +241,10 @@ class Engine:
         """Whether `apply` needs the record's values loaded: not for nodes inside a leaf branch."""
         if record.type not in ("commit", "skip", "scope_opened", "join"):
             return False
-        return record.path.endswith(("!output", "!open", "!join")) or _split(record.path)[0] in self._scopes
+        if record.path.endswith(("!output", "!open", "!join")):
+            return True
+        path, _ = _split(record.path)
+        return path in self._scopes or not self._branch(path)[0].leaf
 
     # ------------------------------------------------------------------ what happened
 
@@ -261,7 +277,7 @@ class Engine:
             self._apply_output(record.path.removesuffix("!output"), applied, failure)
             return
         scope_path, name = _split(record.path)
-        scope = self._scopes.get(scope_path)
+        scope = self._scope(scope_path)
         if scope is None:
             self._apply_inner(scope_path, name, applied, failure)
             return
@@ -309,7 +325,10 @@ class Engine:
             if failure is not None:
                 self.root.failure = failure
             else:
-                self.output, self.output_hash = applied.value, applied.record.core and applied.record.core["delta"]
+                self.output, self.output_hash = (
+                    applied.value,
+                    applied.record.core and applied.record.core["delta"],
+                )
             self.root.ended = True
             outcome: Outcome = "failed" if failure else "succeeded"
             self._decisions["close"] = Close(outcome, failure, self.output, self.output_hash)
@@ -324,7 +343,7 @@ class Engine:
     def _apply_opened(self, applied: Applied) -> None:
         path = applied.record.path.removesuffix("!open")
         scope_path, name = _split(path)
-        scope = self._scopes.get(scope_path)
+        scope = self._scope(scope_path)
         node = scope.scope.by_name.get(name) if scope is not None else None
         if scope is None or node is None or node.map is None:
             raise LogCorrupt(applied.record.path, "no map of this name is in the graph")
@@ -366,6 +385,19 @@ class Engine:
 
     # ------------------------------------------------------------------ consequences
 
+    def _scope(self, path: str) -> ScopeState | None:
+        """The scope that the driver runs at `path`; a replay enters it with the first record from inside.
+
+        None for a branch that a runner runs whole.
+        """
+        found = self._scopes.get(path)
+        if found is None:
+            home, index = self._branch(path)
+            if not home.leaf and home.start(index):
+                self._enter(home, index)
+                found = self._scopes[path]
+        return found
+
     def _start(self, scope: ScopeState) -> None:
         for name, waits in scope.waits.items():
             if waits == 0:
@@ -376,7 +408,12 @@ class Engine:
         """Open a branch that has a map inside: the driver hands out its nodes one by one."""
         path = home.branch_path(index)
         scope = ScopeState(
-            path=path, plan=home.body, input=home.branch_input(index), depth=home.depth, owner=home, index=index
+            path=path,
+            plan=home.body,
+            input=home.branch_input(index),
+            depth=home.depth,
+            owner=home,
+            index=index,
         )
         home.scopes[index] = scope
         self._scopes[path] = scope

@@ -112,7 +112,7 @@ class ScopeState:
 
 @dataclass(slots=True)
 class MapState:
-    """One map whose items are known. `base` is the input all branches share; `keys` name the branches, if it has any."""
+    """One map whose items are known. `base` is the input all branches share; `keys`, if any, name the branches."""
 
     path: str
     home: ScopeState
@@ -213,6 +213,13 @@ class MapState:
             if self.status[index] == BranchStatus.PENDING:
                 return self._take(index)
         return None
+
+    def start(self, index: int) -> bool:
+        """Mark a branch as taken; False when it is already, or has ended."""
+        if self.status[index] != BranchStatus.PENDING:
+            return False
+        self._take(index)
+        return True
 
     def _take(self, index: int) -> int:
         self.status[index] = BranchStatus.TAKEN

@@ -1,8 +1,8 @@
 """Runners as Ray actors, created and ended by their driver and never outliving it.
 
 Ray ends actors whose owner died, and the driver owns its runners: a killed driver takes them along, a killed runner is
-noticed by the first call to it. `max_task_retries=0` everywhere: a call is repeated by the link, which knows its number,
-never by Ray. Runners keep positive CPU, so that an autoscaler sees the demand.
+noticed by the first call to it. `max_task_retries=0` everywhere: a call is repeated by the link, which knows its
+number, never by Ray. Runners keep positive CPU, so that an autoscaler sees the demand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -35,7 +35,7 @@ class RayRunnerSettings:
 
     ledger: str
     cpus: float = 1.0
-    runner: RunnerSettings = RunnerSettings()
+    runner: RunnerSettings = field(default_factory=RunnerSettings)
 
 
 class _DriverHandle:
@@ -150,4 +150,3 @@ class RayExecutor:
         for actor in self._actors.values():
             self._kill(actor)
         self._actors.clear()
-

@@ -10,7 +10,7 @@ from decurion_worker.context import Execution
 
 
 async def run_code(execution: Execution, code: Code, snapshot: Mapping[str, Json]) -> Json:
-    """The value of the source's last expression. Randomness is seeded by run seed and path, so that it is repeatable."""
+    """The value of the source's last expression. Randomness is seeded by run seed and path: it is repeatable."""
     context = execution.context
     seed = digest("seed/v0", context.seed.encode(), b"\0", execution.path.encode())
     return await context.evaluator.code(

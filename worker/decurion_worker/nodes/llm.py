@@ -15,7 +15,14 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import LlmCall
 from decurion_worker.context import Execution
 from decurion_worker.errors import OutputInvalid, WorkError
-from decurion_worker.models import ChatRequest, ChatResponse, Message, call_with_retries, parse_output, repair_messages
+from decurion_worker.models import (
+    ChatRequest,
+    ChatResponse,
+    Message,
+    call_with_retries,
+    parse_output,
+    repair_messages,
+)
 
 
 async def run_llm(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> Json:

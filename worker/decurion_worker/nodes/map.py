@@ -27,7 +27,7 @@ async def open_map(
         uri = (await execution.context.evaluator.expressions({"jsonl": block.jsonl}, env))["jsonl"]
         items = _parse_lines(uri, await execution.context.sources.read(uri), execution, block)
     else:
-        assert block.items is not None  # noqa: S101 - the compiled form has exactly one of both
+        assert block.items is not None
         items = (await execution.context.evaluator.expressions({"items": block.items}, env))["items"]
     opened: dict[str, Json] = {"items": items, "base": dict(base)}
     if block.key is not None:
@@ -50,10 +50,8 @@ def _parse_lines(uri: str, text: bytes, execution: Execution, block: MapBlock) -
     return items
 
 
-async def _keys(
-    execution: Execution, block: MapBlock, items: list[Json], env: Mapping[str, Json]
-) -> list[Json]:
-    assert block.key is not None  # noqa: S101 - the caller asked
+async def _keys(execution: Execution, block: MapBlock, items: list[Json], env: Mapping[str, Json]) -> list[Json]:
+    assert block.key is not None
     seen: dict[str, int] = {}
     keys = []
     for index, item in enumerate(items):

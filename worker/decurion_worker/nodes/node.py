@@ -97,7 +97,7 @@ async def _block(execution: Execution, snapshot: dict[str, Json]) -> Json:
 
 
 def _limit(node: Node) -> float:
-    """Wall-clock bound of a node, in seconds. A model call is bounded by itself; its retries and repairs come on top."""
+    """Wall-clock bound of a node, in seconds. A model call is bounded by itself; retries and repairs come on top."""
     tries = (node.retry.transient + 1) * (node.retry.repair + 1) if node.llm is not None else 1
     return node.timeout_seconds * tries + 60.0
 

@@ -9,9 +9,7 @@ from decurion_crds.compiled import Expr
 from decurion_worker.context import Execution
 
 
-async def run_transform(
-    execution: Execution, fields: Mapping[str, Expr], snapshot: Mapping[str, Json]
-) -> Json:
+async def run_transform(execution: Execution, fields: Mapping[str, Expr], snapshot: Mapping[str, Json]) -> Json:
     """The fields' values as an object, or the value of `$value` alone."""
     values = await execution.context.evaluator.expressions(fields, snapshot)
     return values["$value"] if set(fields) == {"$value"} else values

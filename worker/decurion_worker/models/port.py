@@ -1,0 +1,61 @@
+"""The model port: one question, one answer. Design 04, "Model port"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from decurion_crds.compiled import Schema
+
+FinishReason = Literal["stop", "length", "refusal", "content_filter"]
+"""Why an answer ended: by itself, at the token limit, declined by the model, or withheld by the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One call.
+
+    `schema` is what the answer must match; a free text is due when it is None or `{text: string}`. `parameters` go to
+    the server as they are. `deadline_seconds` bounds the call from the first byte sent to the last one received; waiting
+    for a free connection is not counted. `idempotency_key` is the same for every try of one call, and for no other call.
+    """
+
+    messages: tuple[Message, ...]
+    schema: Schema | None
+    parameters: dict[str, Any]
+    deadline_seconds: float
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the server counted them; 0 where it counted none."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResponse:
+    """One answer, as it came: `text` is neither parsed nor checked. `provider_id` is the server's own name of the call."""
+
+    text: str
+    usage: Usage = field(default_factory=Usage)
+    finish_reason: FinishReason = "stop"
+    provider_id: str | None = None
+
+
+class ChatModel(Protocol):
+    """A model that answers. Safe for any number of concurrent callers on one event loop."""
+
+    async def chat(self, request: ChatRequest) -> ChatResponse:
+        """Ask once, without any retry. Raises `Transient` or `Terminal`."""
+
+    async def aclose(self) -> None:
+        """Close all connections. Calls in flight fail with `ModelUnavailable`."""
