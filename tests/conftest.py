@@ -6,8 +6,8 @@ With `CI=true` a test that is skipped fails: what cannot run there must not pass
 import os
 import secrets
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,17 +18,13 @@ from cluster.errors import KubectlFailed
 from cluster.process import wait_until
 from cluster.s3 import S3Server
 
+if TYPE_CHECKING:
+    from cluster.ray_runtime import RayRuntime
+
 ROOT = Path(__file__).parent.parent
 MANIFESTS = ROOT / "crds" / "manifests"
 CI = os.environ.get("CI") == "true"
 _MARKERS = {"s3_server": "s3", "ray_runtime": "ray", "api_server": "cluster"}
-
-
-@dataclass(frozen=True, slots=True)
-class RayRuntime:
-    """The Ray of the session; `address` is what a child process connects to."""
-
-    address: str
 
 
 @pytest.fixture(scope="session")
@@ -43,23 +39,16 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
-def ray_runtime() -> Iterator[RayRuntime]:
+def ray_runtime() -> "Iterator[RayRuntime]":
     """A real Ray of two CPUs to which this process is connected. Tests name their actors differently."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    import ray
+    from cluster.ray_runtime import RayRuntime  # importing Ray takes a second that other sessions need not wait
 
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=200 * 1024 * 1024,
-        log_to_driver=False,
-        configure_logging=False,
-    )
+    runtime = RayRuntime()
     try:
-        yield RayRuntime(address=ray.get_runtime_context().gcs_address)
+        runtime.start()
+        yield runtime
     finally:
-        ray.shutdown()
+        runtime.stop()
 
 
 @pytest.fixture(scope="session")

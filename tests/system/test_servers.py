@@ -7,11 +7,13 @@ from pathlib import Path
 
 import boto3
 import pytest
+import ray
 from botocore.exceptions import ClientError
 
 from cluster.api_server import MARKER, ApiServer, adopt
 from cluster.errors import NotATestCluster, ServerDied
 from cluster.process import Server, wait_until
+from cluster.ray_runtime import RayRuntime
 from cluster.s3 import S3Server
 
 
@@ -40,6 +42,15 @@ def test_s3_server_refuses_another_key(s3_server: S3Server) -> None:
     )
     with pytest.raises(ClientError, match=r"SignatureDoesNotMatch|AccessDenied"):
         client.put_object(Bucket=s3_server.bucket, Key="servers/forbidden", Body=b"")
+
+
+def test_ray_runs_in_processes_of_its_own(ray_runtime: RayRuntime) -> None:
+    @ray.remote
+    def process() -> int:
+        return os.getpid()
+
+    assert ray.get(process.remote()) != os.getpid()
+    assert ray.get_runtime_context().gcs_address == ray_runtime.address
 
 
 def test_a_server_that_ends_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
