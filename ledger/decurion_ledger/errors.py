@@ -204,9 +204,7 @@ class RecordTooLarge(LedgerError):
         self.limit = limit
 
     def __str__(self) -> str:
-        return (
-            f"the record at {self.path} exceeds {self.limit} bytes ({self.size}); keep its values in blobs."
-        )
+        return f"the record at {self.path} exceeds {self.limit} bytes ({self.size}); keep its values in blobs."
 
 
 class DuplicatePath(LedgerError):

@@ -9,9 +9,7 @@ from decurion_crds.canonical import canonical, digest, merkle_root
 from decurion_ledger.errors import DuplicatePath
 
 
-def final_state_hash(
-    cores: Iterable[tuple[str, str]], channels: Mapping[str, str], output: str | None
-) -> str:
+def final_state_hash(cores: Iterable[tuple[str, str]], channels: Mapping[str, str], output: str | None) -> str:
     """The hash, in hex, over the (path, core hash) of all results, the value hashes of the root's channels,
     and that of the run's output.
 

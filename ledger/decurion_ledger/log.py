@@ -54,9 +54,7 @@ class Tail:
             owner.driver,
             owner.nonce,
         ):
-            raise LogCorrupt(
-                where, f"driver {header.driver} wrote with epoch {header.epoch} that it does not own"
-            )
+            raise LogCorrupt(where, f"driver {header.driver} wrote with epoch {header.epoch} that it does not own")
         self.next += 1
         self.head = segment.hash
         self._hashes.append(bytes.fromhex(segment.hash))
@@ -75,12 +73,7 @@ class Tail:
 
     def _fence(self, record: Record, header: Header, where: str) -> None:
         epoch, leader = record.envelope.get("epoch"), record.envelope.get("leader_epoch")
-        if (
-            not isinstance(epoch, int)
-            or not isinstance(leader, int)
-            or epoch <= self.epoch
-            or epoch != header.epoch
-        ):
+        if not isinstance(epoch, int) or not isinstance(leader, int) or epoch <= self.epoch or epoch != header.epoch:
             raise LogCorrupt(where, f"a fence has epoch {epoch} after {self.epoch}")
         self._owner = header
         self.epoch = epoch
@@ -91,6 +84,4 @@ class Tail:
 
 def fence(epoch: int, leader_epoch: int, driver: str) -> Record:
     """The record by which a driver takes the log."""
-    return Record.event(
-        RecordType.FENCE, "/", {"epoch": epoch, "leader_epoch": leader_epoch, "driver_id": driver}
-    )
+    return Record.event(RecordType.FENCE, "/", {"epoch": epoch, "leader_epoch": leader_epoch, "driver_id": driver})

@@ -82,9 +82,7 @@ class LedgerPath:
         """The node `name` in the scope that this path names."""
         self._needs_no_mark("a child")
         if not _NAME.fullmatch(name):
-            raise BadPath(
-                name, "a node's name has at most 63 letters, digits and underscores, a small letter first"
-            )
+            raise BadPath(name, "a node's name has at most 63 letters, digits and underscores, a small letter first")
         return _made((*self.steps, Step(name)))
 
     def branch(self, index: int) -> LedgerPath:

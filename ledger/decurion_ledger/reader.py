@@ -41,9 +41,7 @@ async def read_segments(
                 # the slot may have been filled between its request and the later ones
                 data = await _read_slot(store, tail.run, tail.next, patience, clock)
                 if data is None:
-                    raise LogCorrupt(
-                        slot_key(tail.run, tail.next), "the slot is missing but later ones exist"
-                    )
+                    raise LogCorrupt(slot_key(tail.run, tail.next), "the slot is missing but later ones exist")
             if data is None:
                 return
             segment = parse(data, slot_key(tail.run, tail.next))
@@ -116,7 +114,4 @@ async def _records_at(store: Store, key: str, path: str) -> list[Record] | None:
     size = footer_bytes(footer, key)
     if size > len(footer):
         footer = await store.get(key, (-size, None))
-    return [
-        extract(await store.get(key, (place.start, place.end)), place, key)
-        for place in locate(footer, path, key)
-    ]
+    return [extract(await store.get(key, (place.start, place.end)), place, key) for place in locate(footer, path, key)]

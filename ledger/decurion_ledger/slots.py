@@ -63,9 +63,7 @@ class Slots:
             return None if found == data else found
 
         try:
-            return await patiently(
-                send, patience=patience, clock=self.clock, repeated=repeated, waiting=self.waiting
-            )
+            return await patiently(send, patience=patience, clock=self.clock, repeated=repeated, waiting=self.waiting)
         except repeated as e:
             raise StoreUnknown(self.run, slot, str(e)) from e
 

@@ -60,9 +60,7 @@ class Values:
     again.
     """
 
-    def __init__(
-        self, store: Store, run: str, *, patience: Patience | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, store: Store, run: str, *, patience: Patience | None = None, clock: Clock | None = None) -> None:
         self._store = store
         self._run = run
         self._patience = patience or Patience()
@@ -95,9 +93,7 @@ class Values:
 
     async def unpack(self, envelope: Mapping[str, Json], name: str) -> Json:
         """See the function `unpack`; repeats for as long as `patience` says."""
-        return await patiently(
-            lambda: unpack(self._store, envelope, name), patience=self._patience, clock=self._clock
-        )
+        return await patiently(lambda: unpack(self._store, envelope, name), patience=self._patience, clock=self._clock)
 
     async def _write(self, blobs: Mapping[str, bytes]) -> None:
         done = await asyncio.gather(*map(self._write_one, blobs, blobs.values()), return_exceptions=True)
@@ -150,11 +146,7 @@ def _folded(value: Json, raw: bytes) -> bytes:
     if isinstance(value, dict):
         members = [canonical(k) + b":" + _folded(value[k], canonical(value[k])) for k in sorted(value)]
         joined = b"{" + b",".join(members) + b"}"
-        return (
-            joined
-            if value.keys() != {_FOLDED}
-            else b'{"$list":{"value":' + joined[len(b'{"$list":') :] + b"}"
-        )
+        return joined if value.keys() != {_FOLDED} else b'{"$list":{"value":' + joined[len(b'{"$list":') :] + b"}"
     return raw
 
 

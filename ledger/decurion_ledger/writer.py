@@ -174,9 +174,7 @@ class LogWriter:
                 await writer._complete(writer._settings.opening)
                 break
             if final:
-                raise LogCorrupt(
-                    final_key(run), f"the run was closed, but its log ends before slot {tail.next}"
-                )
+                raise LogCorrupt(final_key(run), f"the run was closed, but its log ends before slot {tail.next}")
             if tail.next == 0 and begin is None:
                 if genesis is None:
                     raise RunNotFound(run, store.uri)

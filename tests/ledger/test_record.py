@@ -43,8 +43,8 @@ def test_the_stored_form_and_both_hashes_are_pinned() -> None:
     assert stored == (
         b'{"core":{"delta":"' + b"4" * 64 + b'","input":"' + b"3" * 64 + b'","node":"' + b"1" * 64
         + b'","outcome":"ok","parents":[["/plan","' + b"2" * 64 + b'"]],"path":"/extract[00017]/read","schema":"'
-        + b"5" * 64 + b'","type":"commit","v":0,"workspace":null,"writes":[["rows","' + b"6" * 64 + b'"]]},"core_hash":"'
-        + record.core_hash.encode() + b'","envelope":{"attempt":1,"epoch":2}}'
+        + b"5" * 64 + b'","type":"commit","v":0,"workspace":null,"writes":[["rows","' + b"6" * 64
+        + b'"]]},"core_hash":"' + record.core_hash.encode() + b'","envelope":{"attempt":1,"epoch":2}}'
     )  # fmt: skip
     assert record.core_hash == "0d750e11ea7914182634d5bef6856a747e0b1e20cb32e045787122cec7d8eee8"
     assert record_hash(stored) == "62ee72fd8aedbd3dc15497b5dd6660bc966cf285c265e01451bdcf18f36546f1"

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -169,7 +170,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _take(_prefix: str, found: Iterator[ObjectInfo]) -> tuple[ObjectInfo, ...]:
-    return tuple(info for info, _ in zip(found, range(_LIST_BATCH), strict=False))
+    return tuple(islice(found, _LIST_BATCH))
 
 
 def _walk(root: Path, prefix: str, after: str, folder: str = "") -> Iterator[ObjectInfo]:

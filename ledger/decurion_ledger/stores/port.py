@@ -59,8 +59,8 @@ class Store(Protocol):
         """Raises `NotFound`."""
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
-        """The objects whose keys start with `prefix` and come after `after` by code point; in that order
-        where the store can.
+        """The objects whose keys start with `prefix` and are greater than `after` by code point, in the store's
+        order.
         """
 
     async def delete(self, key: str) -> None:

@@ -47,9 +47,7 @@ THREADS = 32
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
 
-_EXPIRED = frozenset(
-    {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed"}
-)
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed"})
 _DENIED = frozenset(
     {
         "AccessDenied",
@@ -117,11 +115,14 @@ class S3Store:
         return ObjectInfo(key, await self._call("HEAD", key, self._head_object))
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        # compared here: some stores list folder by folder, and would skip keys when asked to start in the middle
+        start = self._prefix + after
         token: str | None = None
         while True:
-            page = await self._call("LIST", prefix, self._list_objects, after, token)
+            page = await self._call("LIST", prefix, self._list_objects, token)
             for item in page.get("Contents", ()):
-                yield ObjectInfo(item["Key"][len(self._prefix) :], item["Size"])
+                if item["Key"] > start:
+                    yield ObjectInfo(item["Key"][len(self._prefix) :], item["Size"])
             token = page.get("NextContinuationToken")
             if token is None:
                 return
@@ -158,10 +159,8 @@ class S3Store:
     def _head_object(self, key: str) -> int:
         return self._client.head_object(Bucket=self._bucket, Key=key)["ContentLength"]
 
-    def _list_objects(self, prefix: str, after: str, token: str | None) -> dict[str, Any]:
-        place: dict[str, Any] = {"StartAfter": self._prefix + after} if after else {}
-        if token is not None:
-            place = {"ContinuationToken": token}
+    def _list_objects(self, prefix: str, token: str | None) -> dict[str, Any]:
+        place: dict[str, Any] = {} if token is None else {"ContinuationToken": token}
         return dict(self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **place))
 
     def _delete_object(self, key: str) -> None:
