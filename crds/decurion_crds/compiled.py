@@ -30,7 +30,8 @@ class _Compiled(BaseModel):
 class Expr(_Compiled):
     """One expression.
 
-    `src` is what the author wrote. `py` is the same with field access rewritten (`x.name` to `x["name"]`).
+    `src` is what the author wrote. `py` is the same with field access rewritten (`x.name` to `x.get("name")`: an absent
+    property reads as None).
     `reads` are the shortest dotted paths it needs (`input.reports`, `nodes.plan.output.items`, `state.rows`, `report`),
     sorted: an environment pruned to them is enough to evaluate it. `path` is set when the expression is a bare path,
     which is read without an interpreter.

@@ -1,0 +1,328 @@
+"""Parsing of expressions: what the language allows, what an expression reads, and the forms for interpreter and
+checker.
+
+The language is a pure part of Python: no statements, assignments, imports or methods that change a value. `x.name` that
+is not called is a field of a JSON object, `x.name(…)` a method of str, list or dict.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from decurion_crds.compiled import Expr
+from decurion_crds.expressions.errors import ExpressionRefused, Problem
+from decurion_crds.expressions.rewrite import (
+    Columns,
+    FormatRefused,
+    Rewriter,
+    SourceMap,
+    depth,
+    field_name,
+)
+from decurion_crds.expressions.words import BUILTINS, FUNCTIONS, MUTATORS
+from decurion_crds.findings import Fix, did_you_mean
+
+MAX_DEPTH = 100
+"""Levels of nesting of a syntax tree that are accepted."""
+MAX_INTEGER = 2**53 - 1
+
+_ALLOWED = (
+    ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Call, ast.Attribute, ast.Subscript, ast.Slice,
+    ast.Name, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.ListComp, ast.SetComp, ast.DictComp,
+    ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments, ast.arg, ast.keyword, ast.Starred, ast.JoinedStr,
+    ast.FormattedValue, ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop,
+)  # fmt: skip
+_REFUSED: dict[type[ast.AST], str] = {
+    ast.NamedExpr: "an expression assigns nothing; remove := and write the value twice, or use a code node",
+    ast.Await: "await has no meaning in an expression; remove it",
+    ast.Yield: "yield has no meaning in an expression; write a list",
+    ast.YieldFrom: "yield has no meaning in an expression; write a list",
+    ast.MatMult: "the operator @ has no meaning for JSON values; remove it",
+}
+_FOREIGN = (
+    ("&&", "write `and` for &&"),
+    ("||", "write `or` for ||"),
+    ("===", "write == for ==="),
+    ("=>", "write `lambda x: …` for =>"),
+    ("?", "write `a if condition else b` for condition ? a : b"),
+    ("!", "write `not` for !"),
+)
+_FOREIGN_NAMES = {"true": "True", "false": "False", "null": "None", "undefined": "None", "nil": "None"}
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """An accepted expression. `check` is its text for the checker; `tree` the author's syntax tree."""
+
+    expr: Expr
+    check: str
+    tree: ast.Expression
+    checked: ast.Expression
+
+    @functools.cached_property
+    def source_map(self) -> SourceMap:
+        """From places of `check` to places of the author's text."""
+        return SourceMap(self.checked, self.check, self.expr.src)
+
+
+def parse_expression(src: str, names: Collection[str]) -> Parsed:
+    """Parses one expression over `names`, which go before builtins of the same name.
+
+    Raises `ExpressionRefused` with every problem of the text: what does not parse (EXPR-SYNTAX), what the language does
+    not have (EXPR-SYNTAX), and names that are not visible (EXPR-NAME).
+    """
+    tree = _tree(src)
+    reader = _Reader(src, frozenset(names))
+    reader.check(tree)
+    if reader.problems:
+        raise ExpressionRefused(reader.sorted_problems())
+    checked, run = copy.deepcopy(tree), copy.deepcopy(tree)
+    try:
+        checked = Rewriter("check", _is_field).visit(checked)
+        run = Rewriter("run", _is_field).visit(run)
+    except FormatRefused as refused:
+        raise ExpressionRefused(
+            [reader.problem(refused.node, "EXPR-SYNTAX", f"{refused}: write str.format, or use a code node")]
+        ) from None
+    expr = Expr(
+        src=src,
+        py=ast.unparse(run),
+        reads=tuple(".".join(path) for path in shortest(reader.reads)),
+        path=_bare_path(tree.body, reader.names),
+    )
+    return Parsed(expr=expr, check=ast.unparse(checked), tree=tree, checked=checked)
+
+
+def shortest(paths: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """`paths` without those that another one covers, sorted."""
+    kept: list[tuple[str, ...]] = []
+    for path in sorted(paths):
+        if not (kept and path[: len(kept[-1])] == kept[-1]):
+            kept.append(path)
+    return kept
+
+
+def suggest_name(word: str, known: Collection[str]) -> str | None:
+    """What an unknown name was probably meant to be."""
+    return _FOREIGN_NAMES.get(word) or did_you_mean(word, known)
+
+
+def _tree(src: str) -> ast.Expression:
+    text = src.rstrip()
+    stripped = text.lstrip()
+    if not stripped:
+        raise ExpressionRefused([Problem("EXPR-SYNTAX", "the expression is empty; write a value")])
+    # Blanks before the text would be an indentation error: they become part of the brackets.
+    for candidate, shift in ((text, 0), (f"({text}\n)", 1)):
+        if candidate is text and text[0].isspace():
+            continue
+        try:
+            tree = ast.parse(candidate, mode="eval")
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            if "\n" in text and not shift:
+                continue
+            raise ExpressionRefused([_syntax_problem(stripped, error, shift)]) from None
+        if depth([tree], MAX_DEPTH) > MAX_DEPTH:
+            message = f"the expression is nested deeper than {MAX_DEPTH} levels; use a code node"
+            raise ExpressionRefused([Problem("EXPR-SYNTAX", message)])
+        return _shifted(tree, shift)
+    raise AssertionError("unreachable")
+
+
+def _shifted(tree: ast.Expression, shift: int) -> ast.Expression:
+    if shift:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.expr | ast.arg | ast.keyword):
+                node.col_offset -= shift if node.lineno == 1 else 0
+                if node.end_col_offset is not None:
+                    node.end_col_offset -= shift if node.end_lineno == 1 else 0
+    return tree
+
+
+def _syntax_problem(text: str, error: Exception, shift: int) -> Problem:
+    line, column = 1, 1
+    if isinstance(error, SyntaxError):
+        line = error.lineno or 1
+        # An end of text that comes too early has no offset.
+        column = max(1, (error.offset or len(text) + shift + 1) - (shift if line == 1 else 0))
+    message = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        hint = next((hint for sign, hint in _FOREIGN if sign in text), "")
+    else:
+        message, hint = "a statement stands where an expression is due", "write a value, or use a code node"
+    return Problem("EXPR-SYNTAX", f"{message}; {hint}" if hint else message, line, column)
+
+
+def _is_field(node: ast.expr) -> bool:
+    """In an expression every attribute that is not called is a field, and so is every constant key of a value that is
+    read.
+    """
+    return not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Dict | ast.DictComp))
+
+
+def path_of(node: ast.expr) -> tuple[str, ...] | None:
+    """`("input", "rows", "id")` of `input.rows["id"]`; None of anything that is no chain of fields from a name."""
+    segments: list[str] = []
+    while True:
+        if isinstance(node, ast.Name):
+            return (node.id, *reversed(segments))
+        name = field_name(node)
+        if name is None or not isinstance(node, ast.Attribute | ast.Subscript):
+            return None
+        segments.append(name)
+        node = node.value
+
+
+def _bare_path(body: ast.expr, names: Collection[str]) -> tuple[str, ...] | None:
+    path = path_of(body)
+    return path if path and path[0] in names else None
+
+
+def is_dunder(name: str) -> bool:
+    return name.startswith("__")
+
+
+class _Reader:
+    """One walk over an expression: what is refused, and which paths are read, names that it binds itself left out."""
+
+    def __init__(self, src: str, names: frozenset[str]) -> None:
+        self.names = names
+        self.reads: set[tuple[str, ...]] = set()
+        self.problems: list[Problem] = []
+        self._columns = Columns(src)
+
+    def problem(self, node: ast.AST, code: str, message: str, fix: Fix | None = None) -> Problem:
+        line, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        return Problem(code, message, line, self._columns.characters(line, offset) + 1, fix)
+
+    def sorted_problems(self) -> list[Problem]:
+        return sorted(self.problems, key=lambda problem: (problem.line, problem.column))
+
+    def check(self, tree: ast.Expression) -> None:
+        self._visit(tree.body, frozenset())
+
+    def _refuse(self, node: ast.AST, message: str) -> None:
+        self.problems.append(self.problem(node, "EXPR-SYNTAX", message))
+
+    def _visit(self, node: ast.AST, bound: frozenset[str]) -> None:
+        if not isinstance(node, _ALLOWED) or type(node) in _REFUSED:
+            self._refuse(node, _REFUSED.get(type(node), "this has no meaning in an expression; remove it"))
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+            self._comprehension(node, bound)
+        elif isinstance(node, ast.Lambda):
+            self._refuse(node, "a function is no value; hand it to a call, such as sorted(…, key=lambda x: …)")
+        elif isinstance(node, ast.Call):
+            self._call(node, bound)
+        elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+            self._read(node, bound)
+        else:
+            if isinstance(node, ast.Constant):
+                self._constant(node)
+            for child in ast.iter_child_nodes(node):
+                self._visit(child, bound)
+
+    def _read(self, node: ast.Name | ast.Attribute | ast.Subscript, bound: frozenset[str]) -> None:
+        if isinstance(node, ast.Attribute) and is_dunder(node.attr):
+            self._refuse(node, f"{node.attr} is no field; read a field of the data")
+            return
+        path = path_of(node)
+        if path is None:
+            for child in ast.iter_child_nodes(node):
+                self._visit(child, bound)
+            return
+        root = path[0]
+        if root in bound:
+            return
+        if root in self.names:
+            # A key with a dot cannot stand in a dotted path: the object that holds it is read whole.
+            keys = path[1:]
+            self.reads.add((root, *keys[: next((i for i, key in enumerate(keys) if "." in key), len(keys))]))
+        elif root in BUILTINS or root in FUNCTIONS:
+            if len(path) > 1:
+                method = ".".join(path)
+                self._refuse(node, f"{method} is a method used as a value; write lambda x: x.{path[1]}() instead")
+        else:
+            self._unknown(node, root, bound)
+
+    def _unknown(self, node: ast.AST, name: str, bound: frozenset[str]) -> None:
+        known = sorted({*self.names, *bound})
+        meant = suggest_name(name, [*known, *sorted(BUILTINS | FUNCTIONS)])
+        visible = ", ".join(known) or "no names"
+        hint = f"did you mean {meant}?" if meant else f"visible here: {visible}"
+        fix = Fix(name, meant) if meant else None
+        self.problems.append(self.problem(node, "EXPR-NAME", f"{name} is not known here; {hint}", fix))
+
+    def _call(self, node: ast.Call, bound: frozenset[str]) -> None:
+        if isinstance(node.func, ast.Attribute):
+            method = node.func.attr
+            if is_dunder(method):
+                self._refuse(node.func, f"{method} is no method of JSON values; remove it")
+            elif method in MUTATORS:
+                self._refuse(node.func, f"{method}() changes a value, and values are shared; build a new one instead")
+            self._visit(node.func.value, bound)
+        else:
+            self._callee(node.func, bound)
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            self._callee(argument, bound)
+
+    def _callee(self, node: ast.expr, bound: frozenset[str]) -> None:
+        """A place where a function may stand."""
+        if isinstance(node, ast.Lambda):
+            self._lambda(node, bound)
+        else:
+            self._visit(node, bound)
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, bound: frozenset[str]
+    ) -> None:
+        for generator in node.generators:
+            if generator.is_async:
+                self._refuse(generator.target, "async has no meaning in an expression; remove it")
+            self._visit(generator.iter, bound)
+            bound = bound | self._targets(generator.target)
+            for condition in generator.ifs:
+                self._visit(condition, bound)
+        if isinstance(node, ast.DictComp):
+            self._visit(node.key, bound)
+            self._visit(node.value, bound)
+        else:
+            self._visit(node.elt, bound)
+
+    def _targets(self, target: ast.expr) -> frozenset[str]:
+        found: set[str] = set()
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name):
+                found.add(node.id)
+                if is_dunder(node.id):
+                    self._refuse(node, f"{node.id} is no name here; choose another")
+            elif not isinstance(node, ast.Tuple | ast.List | ast.Starred | ast.expr_context):
+                self._refuse(target, "a comprehension binds plain names only; choose a name")
+                break
+        return frozenset(found)
+
+    def _lambda(self, node: ast.Lambda, bound: frozenset[str]) -> None:
+        arguments = node.args
+        for default in (*arguments.defaults, *arguments.kw_defaults):
+            if default is not None:
+                self._visit(default, bound)
+        names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        names += [arg for arg in (arguments.vararg, arguments.kwarg) if arg is not None]
+        self._visit(node.body, bound | {arg.arg for arg in names})
+
+    def _constant(self, node: ast.Constant) -> None:
+        value = node.value
+        if isinstance(value, bytes | complex) or value is Ellipsis:
+            self._refuse(node, f"{value!r} is no JSON value; write a string or a number")
+        elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+            self._refuse(node, "this integer is beyond ±(2^53 − 1), which JSON readers round; use a string")
+        elif isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                self._refuse(node, "this string holds half of a surrogate pair; write the character itself")
