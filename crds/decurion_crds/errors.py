@@ -11,10 +11,24 @@ DecurionError                    every exception raised on purpose, in any packa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class DecurionError(Exception):
-    """Root of every exception that the project raises on purpose. Its text is one sentence for the person concerned."""
+    """Root of every exception that the project raises on purpose. Its text is one sentence for the person concerned.
+
+    Errors travel between processes whole, whatever their constructors take.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuilt(kind: type[DecurionError], args: tuple[Any, ...], state: dict[str, Any]) -> DecurionError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class InputError(DecurionError):
@@ -24,8 +38,8 @@ class InputError(DecurionError):
 class SchemaRefused(InputError):
     """A schema is invalid, refers to something that does not exist, or uses what is not supported.
 
-    `path` is the place inside the schema (`properties.reports.items`), empty for the schema as a whole. `suggestion` is the
-    pair of what was written and what was probably meant, where that is known.
+    `path` is the place inside the schema (`properties.reports.items`), empty for the schema as a whole. `suggestion`
+    is the pair of what was written and what was probably meant, where that is known.
     """
 
     def __init__(self, message: str, *, path: str = "", suggestion: tuple[str, str] | None = None) -> None:
@@ -36,7 +50,9 @@ class SchemaRefused(InputError):
 
 
 class ValueRefused(InputError):
-    """A value cannot be stored and read back alike everywhere. `path` is its place as a JSON path (`$.facts[3].value`)."""
+    """A value cannot be stored and read back alike everywhere. `path` is its place as a JSON path
+    (`$.facts[3].value`).
+    """
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")

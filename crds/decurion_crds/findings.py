@@ -58,8 +58,8 @@ class Finding:
     """One thing that is wrong.
 
     `path` goes by names, not by indices, and starts below `spec` (`templates.extractOne.nodes.read.llm.prompt`) or with
-    `metadata`. `line` and `column` count from 1 and are known when the resource came from a file. `message` is one sentence
-    that says what is wrong and what to do next.
+    `metadata`. `line` and `column` count from 1 and are known when the resource came from a file. `message` is one
+    sentence that says what is wrong and what to do next.
     """
 
     code: str

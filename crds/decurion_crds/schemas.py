@@ -39,7 +39,16 @@ _ONE = frozenset(
 _MANY = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _LIST = frozenset({"prefixItems", "anyOf", "oneOf", "allOf"})
 _NOTES = frozenset(
-    ["title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"]
+    [
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "$comment",
+    ]
 )
 _PLAIN = frozenset(
     [
@@ -85,8 +94,8 @@ def is_schema(written: Any) -> bool:
 def expand_schema(written: str | Mapping[str, Any], shared: Mapping[str, Any] = _NONE) -> Schema:
     """The schema that `written` stands for, in full: no `$ref`, no `$defs`, no shared name is left.
 
-    `shared` are the `spec.schemas` of the resource, as written. A shared schema without a title of its own gets its name
-    as title. Raises `SchemaRefused` for what is invalid, does not resolve, or refers to itself.
+    `shared` are the `spec.schemas` of the resource, as written. A shared schema without a title of its own gets its
+    name as title. Raises `SchemaRefused` for what is invalid, does not resolve, or refers to itself.
     """
     expander = _Expander(shared)
     schema = expander.place(written, "", ())
@@ -100,7 +109,9 @@ def expand_fields(fields: Mapping[str, Any], shared: Mapping[str, Any] = _NONE) 
 
 
 def _checked(schema: Schema) -> Schema:
-    """`schema`, after the validator's own check. Patterns must fit the linear regex engine, which has no look-around."""
+    """`schema`, after the validator's own check. Patterns must fit the linear regex engine, which has no
+    look-around.
+    """
     try:
         jsonschema_rs.Draft202012Validator(schema, pattern_options=jsonschema_rs.RegexOptions(), offline=True)
     except jsonschema_rs.ValidationError as error:
@@ -133,11 +144,7 @@ class _Expander:
         for written, schema in fields.items():
             name = written.removesuffix("?")
             if not name or name in properties:
-                problem = (
-                    "a field needs a name"
-                    if not name
-                    else f'there are "{name}" and "{name}?"; keep one of them'
-                )
+                problem = "a field needs a name" if not name else f'there are "{name}" and "{name}?"; keep one of them'
                 raise SchemaRefused(problem, path=_below(path, written))
             properties[name] = self._schema(schema, _below(path, written), chain, _NONE, 0)
             if name == written:
@@ -149,14 +156,10 @@ class _Expander:
             "additionalProperties": False,
         }
 
-    def _schema(
-        self, written: Any, path: str, chain: tuple[str, ...], defs: Mapping[str, Any], depth: int
-    ) -> Any:
+    def _schema(self, written: Any, path: str, chain: tuple[str, ...], defs: Mapping[str, Any], depth: int) -> Any:
         self._left -= 1
         if self._left < 0:
-            raise SchemaRefused(
-                f"with shared schemas in place it has more than {MAX_SUBSCHEMAS:,} parts; simplify it"
-            )
+            raise SchemaRefused(f"with shared schemas in place it has more than {MAX_SUBSCHEMAS:,} parts; simplify it")
         if depth > MAX_DEPTH:
             raise SchemaRefused(f"it is nested deeper than {MAX_DEPTH} levels; flatten it", path=path)
         if isinstance(written, bool):
@@ -186,30 +189,23 @@ class _Expander:
             return self._schema(value, path, chain, defs, depth + 1)
         if key in _MANY and isinstance(value, Mapping):
             return {
-                name: self._schema(schema, _below(path, name), chain, defs, depth + 1)
-                for name, schema in value.items()
+                name: self._schema(schema, _below(path, name), chain, defs, depth + 1) for name, schema in value.items()
             }
         if key in _LIST and isinstance(value, list):
-            return [
-                self._schema(schema, f"{path}[{i}]", chain, defs, depth + 1) for i, schema in enumerate(value)
-            ]
+            return [self._schema(schema, f"{path}[{i}]", chain, defs, depth + 1) for i, schema in enumerate(value)]
         return value
 
     def _named(self, name: str, path: str, chain: tuple[str, ...], depth: int) -> Any:
         if name not in self._shared:
             if name in JSON_TYPES:
-                raise SchemaRefused(
-                    f'"{name}" is a type, and a schema is due; write {{type: {name}}}', path=path
-                )
+                raise SchemaRefused(f'"{name}" is a type, and a schema is due; write {{type: {name}}}', path=path)
             meant = did_you_mean(name, self._shared)
             known = f'did you mean "{meant}"?' if meant else f"the shared schemas are {listed(self._shared)}"
             fix = (name, meant) if meant else None
             raise SchemaRefused(f'there is no shared schema "{name}"; {known}', path=path, suggestion=fix)
         if name in chain:
             circle = " → ".join((*chain[chain.index(name) :], name))
-            raise SchemaRefused(
-                f"a schema cannot contain itself ({circle}); write its levels one by one", path=path
-            )
+            raise SchemaRefused(f"a schema cannot contain itself ({circle}); write its levels one by one", path=path)
         written = self._shared[name]
         try:
             if is_schema(written):
@@ -223,9 +219,7 @@ class _Expander:
             raise SchemaRefused(refused.message, path=where, suggestion=refused.suggestion) from None
         return {"title": name} | schema if isinstance(schema, dict) else schema
 
-    def _reference(
-        self, ref: Any, path: str, chain: tuple[str, ...], defs: Mapping[str, Any], depth: int
-    ) -> Any:
+    def _reference(self, ref: Any, path: str, chain: tuple[str, ...], defs: Mapping[str, Any], depth: int) -> Any:
         if not isinstance(ref, str):
             raise SchemaRefused(f"$ref is a text; {_REF_HELP}", path=path)
         if ref.startswith("#/schemas/"):
@@ -235,9 +229,7 @@ class _Expander:
             if name not in defs:
                 raise SchemaRefused(f'there is no "{name}" in $defs; it has {listed(defs)}', path=path)
             if ref in chain:
-                raise SchemaRefused(
-                    f"a schema cannot contain itself ({ref}); write its levels one by one", path=path
-                )
+                raise SchemaRefused(f"a schema cannot contain itself ({ref}); write its levels one by one", path=path)
             return self._schema(defs[name], path, (*chain, ref), defs, depth + 1)
         if ref in self._shared:
             return self._named(ref, path, chain, depth)
@@ -261,16 +253,10 @@ def _check_keywords(written: Mapping[str, Any], path: str) -> None:
                 suggestion=fix,
             )
     if written.get("$schema", _DIALECT).rstrip("#") != _DIALECT:
-        raise SchemaRefused(
-            f"only JSON Schema 2020-12 is supported; remove $schema or write {_DIALECT}", path=path
-        )
+        raise SchemaRefused(f"only JSON Schema 2020-12 is supported; remove $schema or write {_DIALECT}", path=path)
     _check_type(written.get("type"), path)
     required, properties = written.get("required"), written.get("properties")
-    if (
-        isinstance(required, list)
-        and isinstance(properties, Mapping)
-        and not written.keys() & {"allOf", "$ref"}
-    ):
+    if isinstance(required, list) and isinstance(properties, Mapping) and not written.keys() & {"allOf", "$ref"}:
         for name in required:
             if name not in properties:
                 meant = did_you_mean(str(name), properties)

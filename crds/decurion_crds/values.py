@@ -32,10 +32,10 @@ _COMBINED = frozenset({"anyOf", "oneOf", "allOf", "then", "else"})
 def normalise(value: object, schema: Mapping[str, Any] = _ANY) -> Json:
     """`value` as JSON, spelled as `schema` declares it; the schema is not checked otherwise.
 
-    A number at `number` becomes a float, an integral one at `integer` an int. A member that is None is dropped unless it is
-    required; a required one that is absent and may be null becomes None, so that absent and null are one. Tuples become
-    lists. Raises `ValueRefused` for NaN, infinities, integers beyond ±(2^53-1), lone surrogates, sets, bytes, keys that are
-    no strings, other objects, and nesting deeper than 100 levels.
+    A number at `number` becomes a float, an integral one at `integer` an int. A member that is None is dropped
+    unless it is required; a required one that is absent and may be null becomes None, so that absent and null are
+    one. Tuples become lists. Raises `ValueRefused` for NaN, infinities, integers beyond ±(2^53-1), lone surrogates,
+    sets, bytes, keys that are no strings, other objects, and nesting deeper than 100 levels.
     """
     try:
         return _walk(value, schema, 0)
@@ -63,9 +63,7 @@ class Validator:
         if self._compiled.is_valid(value):
             return
         errors = islice(self._compiled.iter_errors(value), MAX_PROBLEMS)
-        raise OutputMismatch(
-            [f"{_json_path(error.instance_path)}: {_shortened(error.message)}" for error in errors]
-        )
+        raise OutputMismatch([f"{_json_path(error.instance_path)}: {_shortened(error.message)}" for error in errors])
 
 
 class _Refused(Exception):
@@ -121,11 +119,7 @@ def _object(value: Mapping[Any, Any], schema: Any, depth: int) -> Json:
         refused.steps.append(key if type(key) is str else repr(key))
         raise
     for name in required:
-        if (
-            name not in out
-            and name in schema.get("_fill", required)
-            and _nullable(properties.get(name, _ANY))
-        ):
+        if name not in out and name in schema.get("_fill", required) and _nullable(properties.get(name, _ANY)):
             out[name] = None
     return out
 
@@ -165,9 +159,7 @@ def _number(value: int | float, schema: Any) -> int | float:
             return value
         value = int(value)
     if not -MAX_INTEGER <= value <= MAX_INTEGER:
-        raise _Refused(
-            "an integer beyond ±(2^53-1) is read differently by different readers; write it as a text"
-        )
+        raise _Refused("an integer beyond ±(2^53-1) is read differently by different readers; write it as a text")
     return float(value) if declared == "number" else value
 
 
@@ -240,7 +232,9 @@ def _either(schemas: Sequence[Any]) -> Any:
 
 
 def _undeclared(schema: Any) -> Any:
-    """The schema of a member that `properties` does not name. Patterns are not tried: such members keep their spelling."""
+    """The schema of a member that `properties` does not name. Patterns are not tried: such members keep their
+    spelling.
+    """
     return _ANY if "patternProperties" in schema else schema.get("additionalProperties", _ANY)
 
 

@@ -37,8 +37,16 @@ def cut_by_comma(source: Source, spot: Spot) -> str:
     return f"between braces YAML cuts {_excerpt(source.between(spot))} at the comma; {_QUOTE}"
 
 
+def question_mark(source: Source, spot: Spot) -> str:
+    """For `{note?: …}`: the parser in kubectl ends a word at the mark."""
+    word = source.between(spot)
+    return f'between braces kubectl does not read {_excerpt(word)}; write it in quotes, as "{_excerpt(word)}"'
+
+
 def tag(source: Source, spot: Spot, name: str) -> str:
     """For `!has(x)` and the like."""
+    if name.startswith("tag:"):
+        return f"the tag !!{name.rpartition(':')[2]} is not read here; remove it and write the value as a text"
     word = _excerpt(source.line(spot.line)[spot.column - 1 :]) or name
     return f"YAML takes the text that starts with ! for a tag ({word}); write not instead of !, or {_QUOTE}"
 
@@ -55,6 +63,8 @@ def syntax(source: Source, spot: Spot, problem: str, context: str) -> str:
     line = source.line(spot.line)
     if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in problem or "tab" in problem:
         return "YAML does not allow tabs for indentation; use spaces"
+    if "unexpected ':'" in problem:
+        return f"a : between braces needs a space behind it; add the space, or {_QUOTE}"
     if "mapping values are not allowed" in problem:
         return f'a ": " inside a text ends it for YAML; {_QUOTE}'
     if "cannot start any token" in problem:

@@ -1,7 +1,7 @@
 """From YAML text to JSON values with the place of every value, as kubectl reads it.
 
-Built on the events of libyaml, the parser that go-yaml 2 is a translation of; what words mean is in `scalars.py`, and how
-aliases, merge keys and tags count follows `decode.go` of go.yaml.in/yaml/v2.
+Built on the events of libyaml, the parser that go-yaml 2 is a translation of; what words mean is in `scalars.py`,
+and how aliases, merge keys and tags count follows `decode.go` of go.yaml.in/yaml/v2.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class _Tree:
             if target is None:
                 raise _Stop(
                     spot,
-                    f"*{event.anchor} refers to an anchor that does not exist; put a text that starts with * into quotes",
+                    f"*{event.anchor} refers to an anchor that does not exist; put a text that starts with * into "
+                    "quotes",
                 )
             return Node("alias", spot, target=target)
         if isinstance(event, yaml.ScalarEvent):
@@ -294,11 +295,14 @@ class _Builder:
     def _cut_in_flow(self, node: Node, children: list[Node], place: Place) -> None:
         if not node.flow:
             return
-        for child in children:
-            if child.kind == "scalar" and child.plain and accidents.unbalanced(child.value):
-                message = accidents.cut_by_comma(self._source, child.spot)
-                self._problem("YAML", place, child.spot, message)
-                return
+        words = [child for child in children if child.kind == "scalar" and child.plain]
+        for word in words:
+            if "?" in word.value:
+                message, quoted = accidents.question_mark(self._source, word.spot), f'"{word.value}"'
+                self._problem("YAML", place, word.spot, message, (word.value, quoted))
+        cut = next((word for word in words if accidents.unbalanced(word.value)), None)
+        if cut is not None:
+            self._problem("YAML", place, cut.spot, accidents.cut_by_comma(self._source, cut.spot))
 
 
 def _shown(value: object) -> str:

@@ -25,7 +25,9 @@ _SEPARATOR = re.compile(r"^---(?P<rest>.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Document:
-    """One resource as written. `raw` is its JSON without null members of objects; `kind` and `name` are "" when missing."""
+    """One resource as written. `raw` is its JSON without null members of objects; `kind` and `name` are "" when
+    missing.
+    """
 
     file: str
     api_version: str

@@ -1,12 +1,13 @@
 """What a plain word of YAML is: as kubectl reads it, and as other readers do.
 
-kubectl reads YAML with go-yaml 2 (YAML 1.1 with exceptions), turns it into JSON with `encoding/json`, and reads that as int64
-where it can. `go_scalar` is that whole way; the source is `resolve.go` of go.yaml.in/yaml/v2 and `yaml.go` of
+kubectl reads YAML with go-yaml 2 (YAML 1.1 with exceptions), turns it into JSON with `encoding/json`, and reads that
+as int64 where it can. `go_scalar` is that whole way; the source is `resolve.go` of go.yaml.in/yaml/v2 and `yaml.go` of
 sigs.k8s.io/yaml.
 """
 
 from __future__ import annotations
 
+import decimal
 import math
 import re
 import struct
@@ -26,13 +27,16 @@ _WORDS: dict[str, bool | float | None] = (
 _STARTS = frozenset("+-0123456789.yYnNtTfFoO~")
 _INTEGER = re.compile(r"[-+]?(?:0[xX](?P<x>[0-9a-fA-F]+)|0[bB](?P<b>[01]+)|0[oO]?(?P<o>[0-7]+)|(?P<d>0|[1-9][0-9]*))")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_GO_FRACTION = re.compile(r"\.[0-9]+(_[0-9]+)*([eE][-+]?[0-9]+(_[0-9]+)*)?")
 _CORE_INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _BASES = {"x": 16, "b": 2, "o": 8, "d": 10}
 _INT64, _UINT64 = 2**63, 2**64
 
 
 def go_scalar(text: str) -> Scalar:
-    """The JSON value that kubectl sends for the plain word `text`. NaN and infinities are returned as such: JSON has none."""
+    """The JSON value that kubectl sends for the plain word `text`. NaN and infinities are returned as such: JSON has
+    none.
+    """
     value = _go_yaml(text)
     if isinstance(value, float) and math.isfinite(value):
         return _through_json(value)
@@ -75,7 +79,7 @@ def _go_yaml(text: str) -> Scalar:
         return _WORDS[text]
     first = text[0]
     if first == ".":
-        return _go_float(text) if _FLOAT.fullmatch(text) else text
+        return _go_float(text) if _GO_FRACTION.fullmatch(text) else text
     if first not in "+-0123456789":
         return text
     plain = text.replace("_", "")
@@ -98,20 +102,26 @@ def _go_float(text: str) -> float | str:
 
 
 def _through_json(value: float) -> int | float:
-    """Go writes floats below 1e21 without exponent, and reads what has neither point nor exponent as int64."""
-    if value.is_integer() and abs(value) < 1e21 and -_INT64 <= value < _INT64:
-        return int(value)
-    return value
+    """Go writes the shortest digits, without exponent below 1e21, and reads what has neither point nor exponent as
+    int64.
+    """
+    if not value.is_integer() or abs(value) >= 1e21:
+        return value
+    written = int(decimal.Decimal(repr(value)))
+    return written if -_INT64 <= written < _INT64 else value
 
 
 def _go_float_key(value: float) -> str:
     """`strconv.FormatFloat(value, 'g', -1, 32)`, as sigs.k8s.io/yaml writes a key."""
+    value = _float32(value)
     if not math.isfinite(value):
         return ".nan" if math.isnan(value) else "-.inf" if value < 0 else ".inf"
     sign = "-" if math.copysign(1, value) < 0 else ""
-    digits, exponent = _shortest_float32(abs(value))
     if value == 0:
         return f"{sign}0"
+    shown = next(text for text in (f"{abs(value):.{n}e}" for n in range(17)) if _float32(float(text)) == abs(value))
+    mantissa, _, power = shown.partition("e")
+    digits, exponent = mantissa.replace(".", ""), int(power)
     if not -4 <= exponent < 6:
         point = f".{digits[1:]}" if len(digits) > 1 else ""
         return f"{sign}{digits[0]}{point}e{exponent:+03d}"
@@ -121,19 +131,11 @@ def _go_float_key(value: float) -> str:
     return f"{sign}{whole}.{rest}" if rest else f"{sign}{whole}"
 
 
-def _shortest_float32(value: float) -> tuple[str, int]:
-    """The fewest digits that give the same 32-bit float, and the decimal exponent of the first one."""
-    target = _float32(value)
-    shown = next(text for text in (f"{value:.{n}e}" for n in range(17)) if _float32(float(text)) == target)
-    mantissa, _, exponent = shown.partition("e")
-    return mantissa.replace(".", ""), int(exponent)
-
-
-def _float32(value: float) -> bytes:
+def _float32(value: float) -> float:
     try:
-        return struct.pack("f", value)
+        return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
-        return b"infinite"
+        return math.copysign(math.inf, value)
 
 
 def _py_yaml(text: str) -> object:

@@ -61,7 +61,9 @@ class Source:
         return self.line(spot.end_line)[spot.end_column - 1 :]
 
     def inside(self, spot: Spot, value: str, offset: int) -> tuple[int, int]:
-        """Line and column of the character `offset` of the scalar `value` at `spot`; its start where that is unknown."""
+        """Line and column of the character `offset` of the scalar `value` at `spot`; its start where that is
+        unknown.
+        """
         if spot.style in ("|", ">"):
             return self._in_block(spot, value, offset)
         if spot.line != spot.end_line:

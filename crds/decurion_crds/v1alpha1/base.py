@@ -103,8 +103,8 @@ def _json_name(attribute: str) -> str:
 class Model(BaseModel):
     """Base of every object of the API: frozen, strict, no unknown fields, camelCase in JSON.
 
-    `rules` are applied here and by the API server. `later` names fields of the language that are not built yet, with the
-    sentence that says what to use meanwhile. `kubernetes` holds extensions for the CRD (`x-kubernetes-map-type`).
+    `rules` are applied here and by the API server. `later` names fields of the language that are not built yet, with
+    the sentence that says what to use meanwhile. `kubernetes` holds extensions for the CRD (`x-kubernetes-map-type`).
     """
 
     model_config = ConfigDict(
@@ -122,7 +122,9 @@ class Model(BaseModel):
     kubernetes: ClassVar[Mapping[str, Any]] = {}
 
     def to_json(self) -> dict[str, Any]:
-        """The object as in its manifest. What equals its default is left out, so that `absent` and `default` are one."""
+        """The object as in its manifest. What equals its default is left out, so that `absent` and `default` are
+        one.
+        """
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
 
     @model_validator(mode="after")
@@ -179,7 +181,9 @@ def _bad_name(name: str, why: str) -> PydanticCustomError:
 
 
 def _expression(value: object) -> object:
-    """Numbers and booleans of a manifest are expressions too; objects and lists are expressions that YAML took apart."""
+    """Numbers and booleans of a manifest are expressions too; objects and lists are expressions that YAML took
+    apart.
+    """
     if isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, dict | list):
@@ -198,11 +202,16 @@ def _schema_place(value: object) -> object:
     raise PydanticCustomError("schema", "{text}", {"text": "a JSON Schema, or the name of a shared one, is due here"})
 
 
+def _shown(**schema: Any) -> Any:
+    """What the CRD says of a value that a validator of ours checks."""
+    return Field(json_schema_extra=schema)
+
+
 FREE: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 FREE_OBJECT: dict[str, Any] = {"type": "object", **FREE, "x-kubernetes-map-type": "atomic"}
 
-Identifier = Annotated[str, AfterValidator(_identifier), Field(max_length=63, pattern=IDENTIFIER)]
-ResourceName = Annotated[str, AfterValidator(_resource_name), Field(max_length=63, pattern=RESOURCE_NAME)]
+Identifier = Annotated[str, AfterValidator(_identifier), _shown(pattern=IDENTIFIER, maxLength=63)]
+ResourceName = Annotated[str, AfterValidator(_resource_name), _shown(pattern=RESOURCE_NAME, maxLength=63)]
 SchemaName = Annotated[str, AfterValidator(_schema_name)]
 FieldName = Annotated[str, AfterValidator(_field_name)]
 Key = Annotated[str, AfterValidator(_identifier)]

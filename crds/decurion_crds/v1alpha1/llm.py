@@ -87,7 +87,8 @@ class LLMSpec(Model):
     auth: Auth | None = Field(None, description="The token for the endpoint; absent, none is sent.")
     structured_output: Literal["native", "prompt"] = Field(
         "native",
-        description="How an answer is made to fit the node's output: native by the endpoint's JSON-schema mode, prompt by "
+        description="How an answer is made to fit the node's output: native by the endpoint's JSON-schema mode, "
+        "prompt by "
         "asking for it in the prompt. The answer is validated in both. Default native.",
     )
     parameters: FreeObject = Field(

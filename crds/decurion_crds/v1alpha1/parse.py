@@ -1,4 +1,6 @@
-"""From a manifest's object to its model, or to findings: all at once, one for each cause, in the words of the language."""
+"""From a manifest's object to its model, or to findings: all at once, one for each cause, in the words of the
+language.
+"""
 
 from __future__ import annotations
 
@@ -212,7 +214,9 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
     elif kind in ("too_long", "string_too_long"):
         unit = "characters" if kind == "string_too_long" else "entries"
         limit = context["max_length"]
-        message = f"at most {limit} {unit} are allowed, and this has {len(found) if isinstance(found, str | list | dict) else 'more'}"
+        message = f"at most {limit} {unit} are allowed, and this has {
+            len(found) if isinstance(found, str | list | dict) else 'more'
+        }"
     return "FIELD-VALUE", place, f"{message[:1].lower()}{message[1:]}", None
 
 

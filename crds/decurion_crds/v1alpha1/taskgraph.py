@@ -168,7 +168,8 @@ class Node(Model):
     )
     output: Schema | None = Field(
         None,
-        description="What the node gives: a JSON Schema (2020-12, see docs), the name of a shared schema, or name → schema. "
+        description="What the node gives: a JSON Schema (2020-12, see docs), the name of a shared schema, or name → "
+        "schema. "
         "Default for llm {text: string}; inferred for transform and map; required for code.",
     )
     writes: Expressions = Field(
@@ -180,11 +181,13 @@ class Node(Model):
         None,
         gt=0,
         le=604_800,
-        description="Longest time of one try, in seconds. Default 1 for transform, 30 for code, 600 for llm; none for map.",
+        description="Longest time of one try, in seconds. Default 1 for transform, 30 for code, 600 for llm; none "
+        "for map.",
     )
     transform: Fields | None = Field(
         None,
-        description="The output by expressions: name → Python expression over the names of with, or $value → one expression.",
+        description="The output by expressions: name → Python expression over the names of with, or $value → one "
+        "expression.",
     )
     code: Annotated[Text, BeforeValidator(_source)] | None = Field(
         None,
@@ -218,7 +221,8 @@ class Channel(Model):
     schema_: Schema = Field(description="JSON Schema of the value (2020-12, see docs), or the name of a shared schema.")
     merge: Literal["replace", "append"] = Field(
         "replace",
-        description="What several writes make: replace keeps the last one and needs ordered writers; append joins lists in "
+        description="What several writes make: replace keeps the last one and needs ordered writers; append joins "
+        "lists in "
         "the order of the file. Default replace.",
     )
     initial: Free = Field(None, description="Value before the first write. Default [] for append, absent for replace.")
@@ -255,7 +259,8 @@ class TaskGraphSpec(Model):
 
     schemas: Annotated[dict[SchemaName, Schema], Field(max_length=128)] = Field(
         default_factory=dict,
-        description="Shared schemas: name → JSON Schema (2020-12, see docs). The name may stand wherever a schema stands.",
+        description="Shared schemas: name → JSON Schema (2020-12, see docs). The name may stand wherever a schema "
+        "stands.",
     )
     input: Annotated[dict[FieldName, Schema], Field(max_length=MAX_ENTRIES)] = Field(
         default_factory=dict, description=_INPUT_TEXT
@@ -296,7 +301,8 @@ class TaskGraphStatus(Model):
     observed_generation: int | None = Field(None, description="Generation of the spec that the status was made from.")
     conditions: Conditions = Field(
         default_factory=list,
-        description="Ready (all of the following), Compiled, ReferencesResolved; Stalled when only a change of the spec helps.",
+        description="Ready (all of the following), Compiled, ReferencesResolved; Stalled when only a change of the "
+        "spec helps.",
     )
     digest: str | None = Field(None, max_length=64, description="Digest of the compiled graph, as runs name it.")
     findings: Annotated[list[GraphFinding], atomic(max_length=10)] = Field(

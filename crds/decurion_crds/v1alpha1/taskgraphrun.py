@@ -1,4 +1,6 @@
-"""`TaskGraphRun`: one execution of a graph. Its spec is immutable but for control fields; its status is a projection."""
+"""`TaskGraphRun`: one execution of a graph. Its spec is immutable but for control fields; its status is a
+projection.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ class PoolLedger(Model):
     uri: str = Field(
         max_length=2048,
         pattern=r"^(s3|file|memory)://[^\s]+$",
-        description="Store of the ledgers, such as s3://bucket/prefix. For an External pool this is information for readers: "
+        description="Store of the ledgers, such as s3://bucket/prefix. For an External pool this is information for "
+        "readers: "
         "the pool itself was started with it.",
     )
 
