@@ -214,9 +214,8 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
     elif kind in ("too_long", "string_too_long"):
         unit = "characters" if kind == "string_too_long" else "entries"
         limit = context["max_length"]
-        message = f"at most {limit} {unit} are allowed, and this has {
-            len(found) if isinstance(found, str | list | dict) else 'more'
-        }"
+        size = len(found) if isinstance(found, str | list | dict) else "more"
+        message = f"at most {limit} {unit} are allowed, and this has {size}"
     return "FIELD-VALUE", place, f"{message[:1].lower()}{message[1:]}", None
 
 
