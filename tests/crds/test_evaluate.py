@@ -109,7 +109,7 @@ async def test_a_path_that_one_expression_reads_whole_is_not_cut_for_another(eva
         ("10 ** 30", "2\\^53"),
         ("{1: 2}", "keys are strings"),
         ("len", "no JSON value"),
-        ("[i for i in range(10 ** 9)]", "longer than 1 s"),
+        ("[i for i in range(10 ** 9) if i < 0]", "longer than 1 s"),
         ("'a' * 10 ** 10", "more than 256 MiB"),
     ],
 )
@@ -120,7 +120,7 @@ async def test_what_fails_says_why_and_which(evaluator: Evaluator, src: str, wor
 
 
 async def test_a_failure_or_a_limit_strikes_nobody_else(evaluator: Evaluator) -> None:
-    sources = ["x + 1", "1 / 0", "input.rows[9]", "[i for i in range(10 ** 9)]", "'a' * 10 ** 10", "x + 2"]
+    sources = ["x + 1", "1 / 0", "input.rows[9]", "[i for i in range(10 ** 9) if i < 0]", "'a' * 10 ** 10", "x + 2"]
     calls = (value(evaluator, source) for source in sources * 3)
     found = await asyncio.gather(*calls, return_exceptions=True)
     kinds = [4, "ZeroDivisionError", "IndexError", "longer", "256 MiB", 5]
@@ -167,7 +167,7 @@ async def test_code_has_our_functions_until_it_imports_over_them(evaluator: Eval
         ("def f():\n    z = 1\n    return {}['k']\n\n\nf()", "line 3: KeyError: k", 3),
         ("def f(n):\n    return f(n + 1)\nf(0)", "RecursionError", 2),
         ("while True:\n    pass\n1", "longer than 0.5 s", None),
-        ("y = ''\nwhile True:\n    y += 'a' * 10 ** 8\n1", "more than 256 MiB", None),
+        ("y = 'a' * 10 ** 10\n1", "more than 256 MiB", None),
         ("{3}", "sorted", None),
         ("import decimal\ndecimal.Decimal('1')", "Decimal", None),
         ("from datetime import date\ndate(2024, 1, 1)", "isoformat", None),
