@@ -64,7 +64,7 @@ def _compile(path: Path) -> None:
     print(
         f"Building Kubernetes {version} from source for the tests: 7 to 10 minutes on two cores the first\n"
         f"time, a minute with a warm Go cache. It downloads about 200 MB, leaves 4 GB in the Go caches\n"
-        f"(`go clean -cache` removes most of that) and 150 MB in {path.parent}.",
+        f"(`go clean -cache` removes most of that) and 200 MB in {path.parent}.",
         flush=True,
     )
     begin = time.monotonic()
