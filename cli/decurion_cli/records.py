@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 
 from decurion_crds.errors import InputError
-from decurion_ledger import Record, ValueMissing, open_store, read_log, unpack, verify
+from decurion_ledger import Record, open_store, read_log, unpack, verify
 from decurion_ledger import list_runs as stored_runs
+from decurion_ledger.errors import ValueMissing
 
 
 class PathNotFound(InputError):

@@ -79,7 +79,8 @@ async def _run(
     display: Any,
     files: list[Path],
 ) -> Any:
-    from decurion_ledger import LogSettings, Patience
+    from decurion_ledger import Settings as LogSettings
+    from decurion_ledger.patience import Patience
     from decurion_worker.driver import DriverSettings
     from decurion_worker.embedded import run_embedded
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from decurion_crds.errors import DecurionError
-from decurion_ledger import LogSettings, Patience, open_store
+from decurion_ledger import Settings as LogSettings
+from decurion_ledger import open_store
+from decurion_ledger.patience import Patience
 from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.drivers import DriverCalls
 from decurion_worker.executors.local import LocalExecutor

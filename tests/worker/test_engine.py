@@ -111,9 +111,11 @@ class Play:
                 continue
             node = found.by_name[name]
             env = {"input": task.env["input"], "nodes": outputs}
-            applied = self._commit(f"{task.key}/{name}", node.code.py if node.code else "", {
-                n: _eval(e.py, env) for n, e in node.with_.items()
-            })
+            applied = self._commit(
+                f"{task.key}/{name}",
+                node.code.py if node.code else "",
+                {n: _eval(e.py, env) for n, e in node.with_.items()},
+            )
             yield applied
             if engine_package.failure_of(applied.record) is not None:
                 yield record("commit", f"{task.key}!output", failure=engine_package.failure_of(applied.record))

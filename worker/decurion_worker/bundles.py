@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from decurion_crds.canonical import Json, canonical
 from decurion_crds.compiled import CompiledGraph
-from decurion_ledger import NotFound, Store
+from decurion_ledger import Store
+from decurion_ledger.errors import NotFound
 from decurion_worker.errors import BundleInvalid, BundleMissing
 
 

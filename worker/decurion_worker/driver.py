@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from decurion_crds.canonical import Json
-from decurion_ledger import LogSettings, Store
+from decurion_ledger import Settings as LogSettings
+from decurion_ledger import Store
 from decurion_worker.changes import Changes
 from decurion_worker.errors import RunUnknown
 from decurion_worker.link import (
@@ -54,7 +55,7 @@ class DriverSettings:
     """
 
     lease: float = 30.0
-    log: LogSettings = field(default_factory=LogSettings)
+    log: LogSettings = field(default_factory=lambda: LogSettings(interval=0.02))
     tick: float = 1.0
     pause: float = 0.0
 

@@ -15,7 +15,8 @@ import orjson
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.values import OutputMismatch, Validator, ValueRefused, normalise
-from decurion_ledger import LogWriter, Opened, Record, RunNotFound, unpack
+from decurion_ledger import LogWriter, Opened, Record, unpack
+from decurion_ledger.errors import RunNotFound
 from decurion_worker.bundles import get_bundle
 from decurion_worker.engine import Engine
 from decurion_worker.errors import BadInput
@@ -92,7 +93,7 @@ class _Stalled:
 
 async def _genesis(driver: Driver, request: OpenRequest) -> Record:
     if request.graph is None and not request.digest:
-        raise RunNotFound(request.run)
+        raise RunNotFound(request.run, driver.ledger_uri)
     graph = request.graph or await get_bundle(driver.store, request.digest)
     given = request.input
     if request.input_uri:

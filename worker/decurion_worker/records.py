@@ -125,7 +125,7 @@ async def genesis_record(
 ) -> Record:
     """The first record of a run: what it is a run of. Graph and input are its values, by hash."""
     closure = graph.to_json()
-    core = {"v": 0, "type": "genesis", "graph": graph.digest, "input": vhash(input), "seed": seed}
+    core = {"v": 0, "type": "genesis", "path": "", "graph": graph.digest, "input": vhash(input), "seed": seed}
     full = {
         "run": run,
         **envelope,

@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError, InputError
-from decurion_ledger import RunNotFound, StaleLeader, StoreError, StoreUnknown
+from decurion_ledger.errors import RunNotFound, StaleLeader, StoreError, StoreUnknown
 from decurion_worker.errors import (
     BadInput,
     BundleInvalid,

@@ -66,8 +66,7 @@ class DriverConfig:
     runners: RayRunnerSettings
 
 
-@ray.remote(max_restarts=-1, max_task_retries=0, max_concurrency=1000, num_cpus=0.01, concurrency_groups={"health": 1})
-class DriverActor:
+class _DriverActor:
     """One driver in a process of its own."""
 
     def __init__(self, config: DriverConfig) -> None:
@@ -115,6 +114,16 @@ class DriverActor:
     async def ping(self) -> tuple[int, float]:
         """Process id, and seconds since the main loop last turned."""
         return os.getpid(), time.monotonic() - self._turn
+
+
+_OPTIONS: dict[str, Any] = {
+    "max_restarts": -1,
+    "max_task_retries": 0,
+    "max_concurrency": 1000,
+    "num_cpus": 0.01,
+    "concurrency_groups": {"health": 1},
+}
+DriverActor: Any = ray.remote(**_OPTIONS)(_DriverActor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,24 +16,24 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Literal
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.values import OutputMismatch, Validator
 from decurion_ledger import (
-    Fenced,
-    LedgerError,
     LogWriter,
     Opened,
     Record,
     Store,
-    StoreUnknown,
     final_state_hash,
     unpack,
     vhash,
 )
 from decurion_ledger import core_hash as hash_core
+from decurion_ledger.errors import Fenced, LedgerError, StoreUnknown
 from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task, failure_of
+from decurion_worker.errors import RunnerLost
 from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.projection import RunFacts, project
 from decurion_worker.records import build, join_record, schema_hash
@@ -349,7 +349,7 @@ class RunSession:
         delta = core["delta"]
         output = await unpack(self._store, record.envelope, delta) if delta is not None else None
         writes = [(name, await unpack(self._store, record.envelope, h)) for name, h in core["writes"]]
-        status = "skipped" if record.type == "skip" else "ok"
+        status: Literal["ok", "skipped"] = "skipped" if record.type == "skip" else "ok"
         return Done(status=status, output=output, core_hash=record.core_hash, writes=tuple(writes))
 
     def _lost(self, record: Record) -> None:
@@ -371,11 +371,8 @@ class RunSession:
         task = self.engine.out.get(key)
         if task is None:
             return
-        message = (
-            f"its runner ended {LONE_STRIKES} times while it ran alone; it may need more memory than a runner has, "
-            "see the runners' logs"
-        )
-        failure = Failure(key, "Terminal", "RunnerLost", message)
+        lost = RunnerLost(key, LONE_STRIKES)
+        failure = Failure(key, lost.klass, lost.code, str(lost))
         asyncio.get_running_loop().create_task(self._fail(task, failure))
 
     async def _fail(self, task: Task, failure: Failure) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from decurion_ledger import NotFound, Store
+from decurion_ledger import Store
+from decurion_ledger.errors import NotFound
 from decurion_worker.errors import SourceMissing, SourceRefused
 
 MAX_BYTES = 256 * 1024 * 1024

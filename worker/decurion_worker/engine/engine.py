@@ -325,10 +325,8 @@ class Engine:
             if failure is not None:
                 self.root.failure = failure
             else:
-                self.output, self.output_hash = (
-                    applied.value,
-                    applied.record.core and applied.record.core["delta"],
-                )
+                self.output = applied.value
+                self.output_hash = applied.record.core["delta"] if applied.record.core else None
             self.root.ended = True
             outcome: Outcome = "failed" if failure else "succeeded"
             self._decisions["close"] = Close(outcome, failure, self.output, self.output_hash)

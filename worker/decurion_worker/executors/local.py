@@ -70,6 +70,8 @@ class LocalExecutor:
         self._wanted = 0
         for task in list(self._busy):
             task.cancel()
-        for runner in list(self._runners.values()):
+        for name, runner in list(self._runners.items()):
+            if self._driver is not None:
+                self._driver.dismiss(name)
             await runner.stop()
         self._runners.clear()

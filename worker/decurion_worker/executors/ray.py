@@ -58,8 +58,7 @@ class _RunnerHandle:
         return bool(await self._actor.deliver.remote(incarnation, seq, messages))
 
 
-@ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=1000)
-class RunnerActor:
+class _RunnerActor:
     """One runner in a process of its own."""
 
     def __init__(self, driver: Any, incarnation: str, number: int, settings: RayRunnerSettings) -> None:
@@ -82,7 +81,7 @@ class RunnerActor:
             sources=Sources(open_store, files=False),
             settings=settings.runner,
             # The process goes with the runner: whatever its work left behind must not meet the next one.
-            on_end=lambda name: asyncio.get_running_loop().call_later(0.2, os._exit, 0),
+            on_end=_leave,
             broken=(RayActorError,),
             pause=PAUSE,
         )
@@ -92,6 +91,14 @@ class RunnerActor:
         if self._runner is None:
             return False
         return await self._runner.deliver(incarnation, seq, messages)
+
+
+def _leave(name: str) -> None:
+    asyncio.get_running_loop().call_later(0.2, os._exit, 0)
+
+
+_OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1000}
+RunnerActor: Any = ray.remote(**_OPTIONS)(_RunnerActor)
 
 
 class RayExecutor:

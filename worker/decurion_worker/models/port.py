@@ -22,8 +22,8 @@ class ChatRequest:
     """One call.
 
     `schema` is what the answer must match; a free text is due when it is None or `{text: string}`. `parameters` go to
-    the server as they are. `deadline_seconds` bounds the call from the first byte sent to the last one received; waiting
-    for a free connection is not counted. `idempotency_key` is the same for every try of one call, and for no other call.
+    the server as they are. `deadline_seconds` bounds the call as a whole. `idempotency_key` is ASCII, the same for
+    every try of one call, and for no other call.
     """
 
     messages: tuple[Message, ...]
@@ -43,7 +43,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ChatResponse:
-    """One answer, as it came: `text` is neither parsed nor checked. `provider_id` is the server's own name of the call."""
+    """One answer as it came: `text` is not parsed. `provider_id` is the server's own name of the call."""
 
     text: str
     usage: Usage = field(default_factory=Usage)

@@ -27,8 +27,8 @@ async def call_with_retries(
 ) -> ChatResponse:
     """The model's answer, after at most `transient` further tries, all under the request's idempotency key.
 
-    `on_attempt_failed` hears of each failure that is followed by another try. Raises the last failure, and anything that
-    is not `Transient` at once.
+    `on_attempt_failed` hears of each failure that is followed by another try. Raises the last failure, and whatever is
+    not `Transient` at once.
     """
     tries = 0
     while True:

@@ -129,7 +129,8 @@ def _matcher(name: str, index: int, match: str | None) -> Callable[[str], object
             return re.compile(match[1:-1], re.DOTALL).search
         except re.error as error:
             raise ModelMisconfigured(
-                f"LLM {name} spec.scripted.replies[{index}].match: {match} is no regular expression ({error}); correct it"
+                f"LLM {name} spec.scripted.replies[{index}].match: {match} is no regular expression ({error}); "
+                "correct it, or leave the slashes away to search the text itself"
             ) from None
     return lambda prompt: match in prompt
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import resource
-import ssl
 import time
 from collections.abc import Callable
 from typing import cast
@@ -25,15 +24,15 @@ MAX_CONNECTIONS = 2048
 SPARE_FILES = 256
 """Open files left to the rest of the process when its limit is lower than what `MAX_CONNECTIONS` needs."""
 KEEP_ALIVE = 4.0
-"""Seconds that an idle connection is kept: less than the 5 s after which a server run by uvicorn closes its end, so that
-a request is seldom sent into a connection that is being closed."""
+"""Seconds that an idle connection is kept: less than the 5 s after which a server run by uvicorn closes its end, so
+that a request is seldom sent into a connection that is being closed."""
 CONNECT_TIMEOUT = 10.0
 MAX_BODY = 32 * 1024 * 1024
 MAX_HEAD = 100 * 1024
 
 
 def open_transport(url: httpx.URL) -> httpx.AsyncBaseTransport:
-    """The transport for calls to `url`; through a proxy where `HTTPS_PROXY`, `HTTP_PROXY` or `ALL_PROXY` name one for it.
+    """The transport for calls to `url`, through a proxy where the environment (`HTTPS_PROXY`, …) names one for it.
 
     Certificates are checked against `SSL_CERT_FILE` or `SSL_CERT_DIR` where set, else against the bundle of `certifi`.
     """
@@ -228,7 +227,7 @@ class _Connection(asyncio.Protocol):
     def _add(self, data: bytes) -> None:
         self._size += len(data)
         if self._size > self._max_body and self._request is not None:
-            self._fail(OutputTooLarge(str(self._request.url), self._max_body))
+            self._fail(OutputTooLarge(f"{self._request.method} {self._request.url.host}", self._max_body))
             self.close()
         elif self.usable:
             self._body.append(bytes(data))

@@ -7,9 +7,9 @@ so a server that knows keys answers a repeated call from its memory.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import LlmCall
@@ -30,19 +30,36 @@ async def run_llm(execution: Execution, call: LlmCall, snapshot: Mapping[str, Js
 
     Raises `Transient` when the tries are used up, `OutputInvalid` when the repairs are, `Terminal` when nothing helps.
     """
-    node = execution.node
-    messages = await _messages(execution, call, snapshot)
+    node, context = execution.node, execution.context
+    request = await _request(execution, call, snapshot)
     for turn in range(node.retry.repair + 1):
-        response = await _ask(execution, call, messages, turn)
+        response = await _ask(execution, call, request)
         execution.turns = turn + 1
         try:
-            return parse_output(response.text, node.output, execution.context.validator(node.output))
+            return parse_output(response, node.output, context.validator(node.output))
         except OutputInvalid as error:
             if turn == node.retry.repair:
                 raise
             note_failure(execution, error)
-            messages = repair_messages(messages, response.text, error.errors)
+            request = replace(
+                request,
+                messages=repair_messages(request, response.text, error.errors),
+                idempotency_key=context.idempotency_key(execution.path, turn + 1),
+            )
     raise AssertionError("unreachable: the last turn returns or raises")
+
+
+async def _request(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> ChatRequest:
+    context, node = execution.context, execution.node
+    spec = context.graph.llms[call.ref]
+    execution.model = spec.get("model") or call.ref
+    return ChatRequest(
+        messages=await _messages(execution, call, snapshot),
+        schema=node.output,
+        parameters={**(spec.get("parameters") or {}), **call.parameters},
+        deadline_seconds=node.timeout_seconds,
+        idempotency_key=context.idempotency_key(execution.path),
+    )
 
 
 async def _messages(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> tuple[Message, ...]:
@@ -53,24 +70,13 @@ async def _messages(execution: Execution, call: LlmCall, snapshot: Mapping[str, 
     return (Message("system", await evaluator.render(call.system, snapshot)), user)
 
 
-async def _ask(execution: Execution, call: LlmCall, messages: tuple[Message, ...], turn: int) -> ChatResponse:
-    context, node = execution.context, execution.node
-    spec = context.graph.llms[call.ref]
-    model = await context.model(call.ref)
-    execution.model = spec.get("model") or call.ref
-    request = ChatRequest(
-        messages=messages,
-        schema=node.output,
-        parameters={**(spec.get("parameters") or {}), **call.parameters},
-        deadline_seconds=node.timeout_seconds,
-        idempotency_key=context.idempotency_key(execution.path, turn),
-    )
+async def _ask(execution: Execution, call: LlmCall, request: ChatRequest) -> ChatResponse:
+    model = await execution.context.model(call.ref)
     async with model.slots:
         response = await call_with_retries(
             model.chat,
             request,
-            transient=node.retry.transient,
-            sleep=asyncio.sleep,
+            transient=execution.node.retry.transient,
             rng=random.Random(request.idempotency_key),
             on_attempt_failed=lambda error: note_failure(execution, error),
         )

@@ -1,0 +1,269 @@
+"""Whole runs in one process on the real driver, runners, interpreter and ledger (memory store)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+from decurion_crds.compiled import CompiledGraph, Expr, Tolerate
+from decurion_ledger import LogWriter, Record, open_store, read_log
+from decurion_worker.driver import Driver
+from decurion_worker.executors import LocalExecutor
+from decurion_worker.opening import OpenRequest
+from decurion_worker.runner import RunnerSettings
+from decurion_worker.session import RunSession
+from decurion_worker.sources import Sources
+from graphs import code, expr, fan_out, graph, llm, map_reduce, nested, node, path, scope
+
+_stores = itertools.count()
+
+
+class Bench:
+    """A driver with local runners on a memory store of its own, or on `store`."""
+
+    def __init__(self, *, store: Any = None, runners: int = 1, branches: int = 64) -> None:
+        self.uri = f"memory://runs-{next(_stores)}"
+        self.store = store if store is not None else open_store(self.uri)
+        self.driver = Driver("driver-0", store=self.store, ledger_uri=self.uri, sources=Sources(open_store, files=True))
+        self.executor = LocalExecutor(RunnerSettings(branches=branches, processes=1))
+        self._runners = runners
+
+    async def __aenter__(self) -> Bench:
+        await self.driver.start()
+        await self.executor.start(self.driver)
+        await self.executor.scale(self._runners)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.executor.stop()
+        await self.driver.stop()
+
+    async def run(
+        self, compiled: CompiledGraph | None, input: Any = None, *, run: str = "run-1", epoch: int = 0
+    ) -> RunSession:
+        request = OpenRequest(
+            run=run, name="g", graph=compiled, input=input, leader_epoch=epoch, scheduled_at="2026-01-01T00:00:00+00:00"
+        )
+        session = await self.driver.open_run(request)
+        async with asyncio.timeout(60):
+            await session.ended.wait()
+        return session
+
+    async def log(self, run: str = "run-1") -> list[Record]:
+        return [record async for _, record in read_log(self.store, run)]
+
+
+async def done(compiled: CompiledGraph, input: Any, **more: Any) -> tuple[RunSession, list[Record]]:
+    async with Bench(**more) as bench:
+        session = await bench.run(compiled, input)
+        return session, await bench.log()
+
+
+async def test_a_map_and_its_join_give_the_sum_and_close_the_log() -> None:
+    session, log = await done(map_reduce(), {"n": 20})
+    assert session.engine.output == {"sum": 400}
+    projection = session.projection()
+    assert projection["phase"] == "Succeeded"
+    assert projection["progress"] == "22/22"
+    assert log[0].type == "genesis"
+    assert log[-1].type == "close"
+    assert log[-1].envelope["state"] == projection["stateHash"]
+
+
+async def test_each_path_is_committed_once_and_every_record_names_its_worker() -> None:
+    _, log = await done(map_reduce(), {"n": 30}, runners=3)
+    paths = Counter(r.path for r in log if r.core is not None and r.type != "genesis")
+    assert set(paths.values()) == {1}
+    assert len({r.envelope["worker"] for r in log if r.type == "commit"}) >= 2
+
+
+@pytest.mark.parametrize("runners", [1, 3])
+async def test_the_state_does_not_depend_on_the_number_of_runners(runners: int) -> None:
+    one, _ = await done(nested(), {"rows": [[1, 2], [3], []]})
+    other, _ = await done(nested(), {"rows": [[1, 2], [3], []]}, runners=runners, branches=2)
+    assert other.facts.state_hash == one.facts.state_hash
+    assert other.engine.output == {"rows": [{"n": 5}, {"n": 9}, {"n": 0}]}
+
+
+SWEPT = {
+    "map_reduce": (map_reduce(), {"n": 3}),
+    "nested": (nested(), {"rows": [[1, 2], [3]]}),
+}
+
+
+@pytest.mark.parametrize("name", SWEPT)
+async def test_a_run_that_stopped_after_any_record_is_finished_to_the_same_state(name: str) -> None:
+    compiled, input = SWEPT[name]
+    whole, log = await done(compiled, input)
+    body = [r for r in log if r.type not in ("genesis", "fence", "close")]
+    for cut in range(len(body) + 1):
+        store = open_store(f"memory://cut-{name}-{next(_stores)}")
+        await _begin(store, log[0], body[:cut])
+        async with Bench(store=store) as bench:
+            session = await bench.run(None, epoch=1)
+            again = await bench.log()
+        assert session.facts.state_hash == whole.facts.state_hash, f"cut after {cut} records"
+        paths = Counter(r.path for r in again if r.core is not None and r.type != "genesis")
+        assert max(paths.values()) == 1, f"cut after {cut} records"
+        assert session.facts.attempt == 2
+
+
+async def _begin(store: Any, genesis: Record, records: list[Record]) -> None:
+    opened = await LogWriter.open(store, "run-1", leader_epoch=0, driver="first", genesis=lambda: genesis)
+    for record in records:
+        await opened.writer.append([record])
+    await opened.writer.aclose()
+
+
+async def test_a_closed_run_answers_without_running_again() -> None:
+    async with Bench() as bench:
+        first = await bench.run(map_reduce(), {"n": 2})
+        length = len(await bench.log())
+        again = await bench.run(None, epoch=5)
+        assert again.projection()["phase"] == "Succeeded"
+        assert again.engine.output == first.engine.output
+        assert len(await bench.log()) == length
+
+
+async def test_a_second_driver_takes_over_and_the_first_lets_go() -> None:
+    slow = scope(
+        code("wait", "t = 0\nfor i in range(300000):\n    t += i\nreturn {'n': n}", n="input.item"),
+        output={"n": path("nodes.wait.output.n")},
+        inputs=("item",),
+    )
+    root = scope(
+        fan_out("each", "input.items", "one"),
+        output={"n": expr('len(nodes["each"]["output"]["items"])', "nodes.each.output.items")},
+        inputs=("items",),
+        leaf=False,
+    )
+    compiled = graph(root, one=slow)
+    async with Bench() as first:
+        request = OpenRequest(run="run-1", name="g", graph=compiled, input={"items": list(range(6))}, leader_epoch=1)
+        held = await first.driver.open_run(request)
+        async with Bench(store=first.store) as second:
+            session = await second.run(None, epoch=2)
+            assert session.projection()["phase"] == "Succeeded"
+            async with asyncio.timeout(30):
+                await held.ended.wait()
+        assert held.why.startswith("Fenced")
+        assert held.facts.state_hash is None
+        paths = Counter(r.path for r in await first.log() if r.core is not None and r.type != "genesis")
+        assert max(paths.values()) == 1
+
+
+async def test_a_cancelled_run_ends_cancelled() -> None:
+    endless = scope(
+        code("wait", "while True:\n    pass", n="input.item"),
+        output={"n": path("nodes.wait.output.n")},
+        inputs=("item",),
+    )
+    root = scope(fan_out("each", "input.items", "one"), output={}, inputs=("items",), leaf=False)
+    async with Bench() as bench:
+        request = OpenRequest(run="run-1", name="g", graph=graph(root, one=endless), input={"items": [1, 2, 3]})
+        session = await bench.driver.open_run(request)
+        async with asyncio.timeout(20):
+            while session.engine.pending or not session.leases:
+                await asyncio.sleep(0.01)
+            bench.driver.cancel("run-1", "Cancel")
+            await session.ended.wait()
+        assert session.projection()["phase"] == "Cancelled"
+        assert session.projection()["reason"] == "Cancelled"
+
+
+async def test_code_that_breaks_its_output_fails_the_run_with_its_path() -> None:
+    root = scope(
+        code("bad", "return {'n': 'text'}", output={"type": "object", "properties": {"n": {"type": "integer"}}}),
+        output={},
+    )
+    session, log = await done(graph(root), {})
+    projection = session.projection()
+    assert projection["phase"] == "Failed"
+    assert projection["reason"] == "OutputBroken"
+    assert projection["failures"][0]["path"] == "/bad"
+    assert next(r for r in log if r.path == "/bad").core["outcome"] == {
+        "failed": {"class": "Violation", "code": "OutputBroken"}
+    }
+
+
+async def test_a_node_whose_condition_is_false_is_skipped_with_its_otherwise() -> None:
+    never = expr('input["n"] > 10', "input.n")
+    root = scope(
+        node(
+            "maybe",
+            "transform",
+            with_={"n": "input.n"},
+            when=never,
+            transform={"n": Expr(src="n", py="n", reads=("n",), path=("n",))},
+            otherwise={"n": Expr(src="0", py="0")},
+        ),
+        output={"n": path("nodes.maybe.output.n")},
+        inputs=("n",),
+    )
+    session, log = await done(graph(root), {"n": 3})
+    assert session.engine.output == {"n": 0}
+    assert [r.type for r in log if r.path == "/maybe"] == ["skip"]
+
+
+async def test_a_tolerated_failure_is_data() -> None:
+    one = scope(
+        code("one", "return {'n': 10 // item}", item="input.item"),
+        output={"n": path("nodes.one.output.n")},
+        inputs=("item",),
+    )
+    root = scope(
+        fan_out("each", "input.items", "one", tolerate=Tolerate(percent=50)),
+        output={"out": path("nodes.each.output")},
+        inputs=("items",),
+        leaf=False,
+    )
+    session, _ = await done(graph(root, one=one), {"items": [1, 0, 5]})
+    assert session.engine.output["out"]["items"] == [{"n": 10}, {"n": 2}]
+    assert session.engine.output["out"]["failures"] == [
+        {"index": 1, "node": "one", "class": "Terminal", "error": "ExpressionFailure"}
+    ]
+
+
+async def test_items_of_a_file_are_copied_into_the_log(tmp_path: Any) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"n": 1}\n\n{"n": 2}\n')
+    one = scope(
+        code("one", "return {'n': item['n']}", item="input.item"),
+        output={"n": path("nodes.one.output.n")},
+        inputs=("item",),
+    )
+    root = scope(
+        node("each", "map", map=_jsonl("input.rows", "one")),
+        output={"out": path("nodes.each.output.items")},
+        inputs=("rows",),
+        leaf=False,
+    )
+    session, log = await done(graph(root, one=one), {"rows": file.as_uri()})
+    assert session.engine.output == {"out": [{"n": 1}, {"n": 2}]}
+    assert [r.type for r in log if r.path == "/each!open"] == ["scope_opened"]
+
+
+def _jsonl(source: str, template: str) -> Any:
+    from decurion_crds.compiled import MapBlock
+
+    return MapBlock(jsonl=path(source), template=template, item_schema={"type": "object"})
+
+
+async def test_a_model_answers_a_node_and_what_it_cost_is_recorded() -> None:
+    spec = {"protocol": "scripted", "model": "echo", "scripted": {"replies": [{"match": "a", "reply": "A"}]}}
+    out = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    root = scope(llm("ask", "m", q="input.q", output=out), output={"t": path("nodes.ask.output.text")}, inputs=("q",))
+    session, log = await done(graph(root, llms={"m": spec}), {"q": "a"})
+    assert session.engine.output == {"t": "A"}
+    assert next(r for r in log if r.path == "/ask").envelope["usage"]["calls"] == 1
+    assert session.projection()["usage"]["calls"] == 1
+
+
+async def test_two_thousand_branches_need_few_segments() -> None:
+    async with Bench(branches=1024) as bench:
+        session = await bench.run(map_reduce(), {"n": 2000})
+        assert session.engine.output == {"sum": 2000 * 2000}
+        assert session.facts.slot < 200

@@ -1,0 +1,24 @@
+"""Models behind one port: `open_model` gives the adapter for an `LLM` resource."""
+
+from decurion_worker.models.open import open_model
+from decurion_worker.models.openai import OpenAIModel
+from decurion_worker.models.port import ChatModel, ChatRequest, ChatResponse, FinishReason, Message, Usage
+from decurion_worker.models.retry import call_with_retries
+from decurion_worker.models.scripted import ScriptedModel
+from decurion_worker.models.structured import is_text, parse_output, repair_messages
+
+__all__ = [
+    "ChatModel",
+    "ChatRequest",
+    "ChatResponse",
+    "FinishReason",
+    "Message",
+    "OpenAIModel",
+    "ScriptedModel",
+    "Usage",
+    "call_with_retries",
+    "is_text",
+    "open_model",
+    "parse_output",
+    "repair_messages",
+]
