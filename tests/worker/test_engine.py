@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graphs import code, expr, fan_out, graph, map_reduce, nested, path, scope
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from decurion_crds.compiled import CompiledGraph, Tolerate
 from decurion_ledger import Record, core_hash, make_core, vhash
 from decurion_worker import engine as engine_package
 from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task
-from graphs import code, expr, fan_out, graph, map_reduce, nested, path, scope
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 Answer = Callable[[Task, str], Any]
 
@@ -128,7 +129,7 @@ class Play:
         if at in self.fails:
             return record("commit", at, failure=Failure(at, "Terminal", "Rejected", "no"))
         names: dict[str, Any] = {}
-        exec(source, names)  # noqa: S102 - sources of this file
+        exec(source, names)
         value = names["main"](**snapshot)
         applied = record("commit", at, value, input=snapshot)
         applied.record.envelope["value"] = value
@@ -145,7 +146,7 @@ def _value(found: Record) -> Any:
 
 
 def _eval(py: str, env: dict[str, Any]) -> Any:
-    return eval(py, {}, env)  # noqa: S307 - expressions of this file
+    return eval(py, {}, env)
 
 
 def first(out: list[Task]) -> int:
@@ -183,7 +184,7 @@ def test_the_order_in_which_tasks_end_changes_nothing(seed: int, rows: list[list
     assert mixed.engine.output == straight.engine.output
 
 
-@pytest.mark.parametrize("compiled, input", [(map_reduce(), {"n": 4}), (nested(), {"rows": [[1, 2], [3]]})])
+@pytest.mark.parametrize(("compiled", "input"), [(map_reduce(), {"n": 4}), (nested(), {"rows": [[1, 2], [3]]})])
 def test_a_log_cut_at_any_record_is_finished_to_the_same_state(compiled: CompiledGraph, input: Any) -> None:
     whole = played(compiled, input)
     for cut in range(len(whole.log)):
