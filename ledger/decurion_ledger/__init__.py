@@ -6,6 +6,7 @@ from decurion_ledger.reader import find, list_runs, read_log
 from decurion_ledger.record import Record, RecordType, core_hash, decode, encode, make_core, record_hash
 from decurion_ledger.stores import Credentials, Store, open_store
 from decurion_ledger.values import Values, pack, unpack, vhash
+from decurion_ledger.verifier import Problem, verify
 from decurion_ledger.writer import LogWriter, Observer, Opened, Settings
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "LogWriter",
     "Observer",
     "Opened",
+    "Problem",
     "Record",
     "RecordType",
     "Settings",
@@ -34,5 +36,6 @@ __all__ = [
     "read_log",
     "record_hash",
     "unpack",
+    "verify",
     "vhash",
 ]

@@ -134,7 +134,7 @@ class StaleLeader(LedgerError):
 
 
 class RunNotFound(LedgerError):
-    def __init__(self, run: str, store: str) -> None:
+    def __init__(self, run: str, store: str = "the store") -> None:
         super().__init__(run, store)
         self.run = run
         self.store = store
