@@ -1,0 +1,166 @@
+"""Compilation beside the event loop: bounded threads, one result for each distinct question, no question asked twice.
+
+The question is a graph of one generation with LLMs of theirs; every run that would pin that closure, and the graph's
+own status, share the answer. The compiler checks types in a subprocess; here it is called from a thread and may block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from decurion_crds.canonical import canonical
+from decurion_crds.compiled import CompiledGraph
+from decurion_crds.findings import Finding
+from decurion_crds.v1alpha1 import API_VERSION, LLM, TaskGraph, parse_resource
+from decurion_operator.cache import Resource
+from decurion_operator.conditions import Reason
+from decurion_operator.metrics import Meter
+from decurion_operator.plan.definitions import Compiled
+from decurion_operator.queue import Key
+from decurion_operator.settings import OperatorSettings
+
+logger = logging.getLogger(__name__)
+
+MAX_ANSWERS = 512
+BROKEN_SECONDS = 60.0
+"""How long the compiler's own failure is believed before the question may be asked again."""
+
+
+class CompileGraph(Protocol):
+    """The compiler: a graph and the LLMs that it may name, to a closure or findings. Called from several threads."""
+
+    def __call__(self, graph: TaskGraph, llms: Mapping[str, LLM]) -> tuple[CompiledGraph | None, Sequence[Finding]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is compiled: `llms` maps the name in the graph to the LLM that stands for it."""
+
+    graph: Resource
+    llms: Mapping[str, Resource]
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        rows = sorted((name, r.uid, r.generation) for name, r in self.llms.items())
+        return (self.graph.uid, self.graph.generation, *rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`bundle` is the closure as canonical JSON; `secrets` are the (name, key) of the Secret entries that it needs."""
+
+    compiled: Compiled
+    bundle: bytes = b""
+    secrets: frozenset[tuple[str, str]] = frozenset()
+
+
+class Compiling:
+    """Answers questions when it can: `ask` returns the answer, or None and calls `ready(key)` once it is there."""
+
+    def __init__(
+        self, compile_graph: CompileGraph, settings: OperatorSettings, meter: Meter, *, ready: Callable[[Key], None]
+    ) -> None:
+        self._compile = compile_graph
+        self._settings = settings
+        self._meter = meter
+        self._ready = ready
+        self._threads = ThreadPoolExecutor(settings.compilers, thread_name_prefix="compile")
+        self._answers: OrderedDict[tuple[Any, ...], tuple[Answer, float]] = OrderedDict()
+        """Answers with the loop time until which they hold: for ever, but for those where the compiler broke."""
+        self._waiting: dict[tuple[Any, ...], set[Key]] = {}
+        self._tasks: set[asyncio.Task[Answer]] = set()
+
+    def ask(self, question: Question, asker: Key) -> Answer | None:
+        identity = question.identity
+        answer, until = self._answers.get(identity, (None, 0.0))
+        if answer is not None and asyncio.get_running_loop().time() < until:
+            self._answers.move_to_end(identity)
+            return answer
+        if identity in self._waiting:
+            self._waiting[identity].add(asker)
+            return None
+        self._waiting[identity] = {asker}
+        task = asyncio.ensure_future(self._work(question))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._end(identity, done))
+        return None
+
+    def known(self, digest: str) -> Answer | None:
+        """The answer with that closure, when this process has compiled it and still holds it."""
+        return next((a for a, _ in self._answers.values() if a.compiled.digest == digest), None)
+
+    async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _work(self, question: Question) -> Answer:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(self._settings.compile_seconds):
+                return await loop.run_in_executor(self._threads, self._answer, question)
+        except TimeoutError:
+            text = f"The compiler gave no answer within {self._settings.compile_seconds:g} s: make the graph smaller."
+            return Answer(Compiled(None, broken=(Reason.COMPILE_TIMED_OUT, text)))
+        finally:
+            self._meter.compiled(loop.time() - began)
+
+    def _answer(self, question: Question) -> Answer:
+        graph, findings = parse_resource(_object(question.graph))
+        if graph is None:
+            return Answer(Compiled(None, tuple(findings)))
+        llms: dict[str, LLM] = {}
+        for name, resource in question.llms.items():
+            llm, _ = parse_resource(_object(resource))
+            # One that cannot be read is reported on itself, and its graphs are not ready for it.
+            if llm is not None:
+                llms[name] = cast(LLM, llm)
+        closure, said = self._compile(cast(TaskGraph, graph), llms)
+        compiled = Compiled(closure.digest if closure else None, (*findings, *said))
+        if closure is None or compiled.errors:
+            return Answer(Compiled(None, compiled.findings))
+        body = closure.to_json()
+        secrets = {
+            (ref["name"], ref["key"])
+            for spec in closure.llms.values()
+            if (ref := (spec.get("auth") or {}).get("secretKeyRef"))
+        }
+        return Answer(compiled, canonical(body), frozenset(secrets))
+
+    def _end(self, identity: tuple[Any, ...], task: asyncio.Task[Answer]) -> None:
+        self._tasks.discard(task)
+        askers = self._waiting.pop(identity, set())
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            answer = task.result()
+        else:
+            logger.error("the compiler failed on %s: %s", identity[0], error, exc_info=error)
+            text = "The compiler itself failed on this graph; the operator's log says why: please report it."
+            answer = Answer(Compiled(None, broken=(Reason.COMPILER_FAILED, text)))
+        held = BROKEN_SECONDS if answer.compiled.broken else float("inf")
+        self._answers[identity] = answer, asyncio.get_running_loop().time() + held
+        while len(self._answers) > MAX_ANSWERS:
+            self._answers.popitem(last=False)
+        for key in askers:
+            self._ready(key)
+
+
+def _object(resource: Resource) -> dict[str, Any]:
+    meta = {"name": resource.key.name, "namespace": resource.key.namespace}
+    return {"apiVersion": API_VERSION, "kind": resource.key.kind, "metadata": meta, "spec": resource.spec}
+
+
+def default_compiler() -> CompileGraph:
+    """The compiler of the project."""
+    from decurion_crds import compile as compiler
+
+    return compiler  # type: ignore[return-value]

@@ -1,0 +1,169 @@
+"""Reconciling LLMs and TaskGraphs: observe, plan, write; and tell the runs that wait for a graph.
+
+What stands here for a graph's readiness is asked for by runs too: `assess` is the one place where references are
+resolved, within the namespace, and the compiler is asked.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from decurion_crds.findings import Finding
+from decurion_crds.v1alpha1 import API_VERSION, parse_resource
+from decurion_operator.cache import Cache, Resource, llm_refs
+from decurion_operator.compiling import Answer, Compiling, Question
+from decurion_operator.conditions import Reason
+from decurion_operator.plan.definitions import Verdict, judge, plan_graph, plan_llm, summary, too_large
+from decurion_operator.plan.run import SETTLE_SECONDS
+from decurion_operator.queue import Key
+from decurion_operator.secret_use import Entry, not_usable, secret_refs
+from decurion_operator.writes import StatusWriter
+
+_MAX_PARSED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What is known of a graph with given LLMs. `answer` is None while the compiler works.
+
+    `missing` are names of LLMs that do not exist; `unready` those that cannot be used, with the reason.
+    """
+
+    answer: Answer | None
+    missing: tuple[str, ...] = ()
+    unready: Mapping[str, str] | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        if self.answer is None:
+            return None
+        return judge(self.answer.compiled, missing=self.missing, unready=self.unready or {})
+
+
+class Parser:
+    """Findings of the parser for objects, remembered by generation. Parsing a spec of 96 KiB takes milliseconds."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, int], tuple[Finding, ...]] = OrderedDict()
+
+    def findings(self, resource: Resource) -> tuple[Finding, ...]:
+        identity = (resource.uid, resource.generation)
+        if identity not in self._known:
+            meta = {"name": resource.key.name, "namespace": resource.key.namespace}
+            raw = {"apiVersion": API_VERSION, "kind": resource.key.kind, "metadata": meta, "spec": resource.spec}
+            self._known[identity] = tuple(parse_resource(raw)[1])
+            if len(self._known) > _MAX_PARSED:
+                self._known.popitem(last=False)
+        return self._known[identity]
+
+
+class Definitions:
+    """The reconciler of LLMs and TaskGraphs. `add` makes a key due."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        compiling: Compiling,
+        statuses: StatusWriter,
+        parser: Parser,
+        *,
+        add: Callable[[Key], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self._compiling = compiling
+        self._statuses = statuses
+        self._parser = parser
+        self._add = add
+        self._now = now
+
+    async def reconcile_llm(self, key: Key) -> float | None:
+        llm = self._cache.get(key)
+        if llm is None:
+            return None
+        secret = secret_problem(self._cache, key.namespace, secret_refs(llm.spec))
+        if secret and (wait := self._settling(llm)) is not None:
+            return wait
+        findings = () if llm.too_large else self._parser.findings(llm)
+        await self._statuses.definition(llm, plan_llm(llm, findings=findings, secret=secret, now=self._now()))
+        return None
+
+    async def reconcile_graph(self, key: Key) -> float | None:
+        graph = self._cache.get(key)
+        for run in self._cache.referrers(key, "TaskGraphRun"):
+            if run.phase == "Pending":
+                self._add(run.key)
+        if graph is None:
+            return None
+        found = Assessment(None) if graph.too_large else self.assess(graph, {}, asker=key)
+        if (found.missing or found.unready) and (wait := self._settling(graph)) is not None:
+            return wait
+        status = plan_graph(
+            graph,
+            compiled=found.answer.compiled if found.answer else None,
+            missing=found.missing,
+            unready=found.unready or {},
+            now=self._now(),
+        )
+        if status is not None:
+            await self._statuses.definition(graph, status)
+        broken = found.answer is not None and found.answer.compiled.broken is not None
+        return 60.0 if broken else None
+
+    def assess(self, graph: Resource, swaps: Mapping[str, str], *, asker: Key) -> Assessment:
+        """What the compiler says of `graph` with the LLMs as they are, `swaps` naming others for some of its names.
+
+        When the answer is not there yet, `asker` is made due once it is.
+        """
+        llms: dict[str, Resource] = {}
+        missing, unready = [], {}
+        for ref in sorted(llm_refs(graph.spec)):
+            name = swaps.get(ref, ref)
+            llm = self._cache.get(Key("LLM", graph.key.namespace, name))
+            if llm is None:
+                missing.append(name)
+                continue
+            if problem := self._llm_problem(llm):
+                unready[name] = problem
+            if not llm.too_large and not _errors(self._parser.findings(llm)):
+                llms[ref] = llm
+        return Assessment(self._compiling.ask(Question(graph, llms), asker), tuple(missing), unready)
+
+    def _llm_problem(self, llm: Resource) -> str:
+        if llm.too_large:
+            return too_large(llm)
+        if errors := _errors(self._parser.findings(llm)):
+            return summary(errors)
+        return secret_problem(self._cache, llm.key.namespace, secret_refs(llm.spec))
+
+    def _settling(self, resource: Resource) -> float | None:
+        """Seconds to wait before complaining about a new object: what it lacks is perhaps being applied after it."""
+        age = self._now() - resource.created
+        fresh = age < SETTLE_SECONDS and not (resource.status or {}).get("conditions")
+        return SETTLE_SECONDS - age if fresh else None
+
+
+def secret_problem(cache: Cache, namespace: str, refs: frozenset[Entry]) -> str:
+    """What is wrong with the first Secret entry that cannot be used, or empty."""
+    for name, key in sorted(refs):
+        secret = cache.get(Key("Secret", namespace, name))
+        if secret is None:
+            return not_usable(name)
+        if key not in secret.spec["keys"]:
+            return not_usable(name, key)
+    return ""
+
+
+def _errors(findings: tuple[Finding, ...]) -> list[Finding]:
+    return [f for f in findings if f.severity == "error"]
+
+
+def graph_verdict(graph: Resource | None, name: str) -> Verdict | None:
+    """What is wrong with a graph before anything is asked: it does not exist, or is too large. None when nothing is."""
+    if graph is None:
+        return Verdict(False, Reason.GRAPH_NOT_READY, f'TaskGraph "{name}" does not exist: apply it.')
+    if graph.too_large:
+        return Verdict(False, Reason.SPEC_TOO_LARGE, too_large(graph))
+    return None

@@ -1,0 +1,285 @@
+"""The one way to the API server: few verbs, plain dicts in and out.
+
+Only this module imports `kubernetes`, and of it only the configuration and the HTTP session: building its models costs
+more than the calls (measured: plain JSON does over 700 status patches a second, models about 300 applies).
+
+What the operator's role has to allow, in each namespace that it serves:
+
+    group            resources                                        verbs
+    decurion.dev     llms, taskgraphs, workerpools, taskgraphruns     get, list, watch
+    decurion.dev     taskgraphruns                                    delete
+    decurion.dev     llms/status, taskgraphs/status,
+                     workerpools/status, taskgraphruns/status         patch
+    (core)           secrets                                          get, list, watch
+    (core)           events                                           create
+    (core)           namespaces, name kube-system                     get (cluster role; its uid names the cluster)
+
+Every call passes a token bucket of the client, has a time-out, and is counted. Nothing is retried here: the queue does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import orjson
+from kubernetes.aio import config as kube_config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from decurion_crds.v1alpha1.base import GROUP, VERSION
+from decurion_operator.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    Conflict,
+    NotFound,
+    Refused,
+    SecretNotUsable,
+    StartError,
+    TooLarge,
+)
+from decurion_operator.metrics import Meter
+from decurion_operator.pacing import Limiter
+from decurion_operator.queue import Key
+from decurion_operator.secret_use import USE_LABEL, not_usable
+from decurion_operator.settings import OperatorSettings
+
+JsonObject = dict[str, Any]
+
+PATHS: Mapping[str, tuple[str, str]] = {
+    "LLM": (f"/apis/{GROUP}/{VERSION}", "llms"),
+    "TaskGraph": (f"/apis/{GROUP}/{VERSION}", "taskgraphs"),
+    "TaskGraphRun": (f"/apis/{GROUP}/{VERSION}", "taskgraphruns"),
+    "WorkerPool": (f"/apis/{GROUP}/{VERSION}", "workerpools"),
+    "Secret": ("/api/v1", "secrets"),
+    "Event": ("/api/v1", "events"),
+    "Namespace": ("/api/v1", "namespaces"),
+}
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_JSON_PATCH = "application/json-patch+json"
+_TOO_LARGE = ("request is too large", "exceeds the maximum size", "trying to send message larger than max")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An API server and the credentials for it. `repr` shows no token: records are logged."""
+
+    server: str
+    token: str | None = field(repr=False)
+    ca_path: str | None
+    certificate_path: str | None
+    key_path: str | None
+    verify: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What anti-entropy needs to know of one object."""
+
+    key: Key
+    uid: str
+    version: str
+
+
+class Gateway:
+    """Calls to one API server. Open it with `connect`, close it with `aclose`. All methods raise `ClusterError`s."""
+
+    def __init__(self, client: ApiClient, settings: OperatorSettings, meter: Meter) -> None:
+        self._client = client
+        self._settings = settings
+        self._meter = meter
+        self._limiter = Limiter(rate=settings.api_rate, burst=settings.api_burst)
+
+    @classmethod
+    async def connect(cls, settings: OperatorSettings, meter: Meter) -> Self:
+        """A gateway to the cluster that `settings.kubeconfig` names, or to the one that this pod runs in.
+
+        Raises `StartError` when there is no usable configuration.
+        """
+        configuration = Configuration()
+        try:
+            if settings.kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+                kube_config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            else:
+                await kube_config.load_kube_config(  # type: ignore[no-untyped-call]
+                    config_file=settings.kubeconfig, client_configuration=configuration
+                )
+        except (kube_config.ConfigException, OSError, ValueError) as error:
+            place = settings.kubeconfig or "the default kubeconfig"
+            raise StartError(
+                f"No cluster can be reached with {place} ({error}): name a readable file with --kubeconfig."
+            ) from error
+        return cls(ApiClient(configuration), settings, meter)
+
+    async def connection(self) -> Connection:
+        """Where the API server is and how to be known to it, for the one other client of this process: the watch."""
+        configuration = self._client.configuration
+        auth = await configuration.auth_settings()
+        token = str(auth["BearerToken"]["value"]).partition(" ")[2] if "BearerToken" in auth else None
+        return Connection(
+            server=configuration.host,
+            token=token,
+            ca_path=configuration.ssl_ca_cert,
+            certificate_path=configuration.cert_file,
+            key_path=configuration.key_file,
+            verify=bool(configuration.verify_ssl),
+        )
+
+    async def aclose(self) -> None:
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    async def get(self, key: Key) -> JsonObject:
+        return await self._call("GET", key.kind, _path(key.kind, key.namespace, key.name))
+
+    async def list_objects(
+        self, kind: str, *, namespace: str | None = None, label: str | None = None
+    ) -> AsyncIterator[JsonObject]:
+        """Every object of `kind`, page by page; a `ClusterError` in the middle means that the list is not complete."""
+        async for item in self._pages(kind, namespace, label, accept="application/json"):
+            yield item
+
+    async def list_versions(
+        self, kind: str, *, namespace: str | None = None, label: str | None = None
+    ) -> AsyncIterator[Version]:
+        """Name, uid and version of every object of `kind`, as `list_objects`."""
+        async for item in self._pages(kind, namespace, label, accept=_METADATA_ONLY):
+            meta = item["metadata"]
+            key = Key(kind, meta.get("namespace", ""), meta["name"])
+            yield Version(key, meta["uid"], meta["resourceVersion"])
+
+    async def patch_status(self, key: Key, *, version: str, patch: Sequence[JsonObject]) -> JsonObject:
+        """Apply JSON-patch operations to the status of the object, whose version must still be `version`.
+
+        Returns the object as stored. Raises `Conflict` when it has another version, `TooLarge`, `NotFound`.
+        """
+        # The version in the patched object is what the API server compares: another one is a clean 409, where a
+        # failed "test" operation would be a 422 that cannot be told from a refused status.
+        guard = {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
+        path = _path(key.kind, key.namespace, key.name) + "/status"
+        stored = await self._call("PATCH", key.kind, path, body=[guard, *patch], content_type=_JSON_PATCH)
+        self._meter.wrote(key)
+        return stored
+
+    async def delete(self, key: Key, *, uid: str) -> None:
+        """Delete the object if it is still the one with `uid`; `Conflict` otherwise. An absent object is no error."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        try:
+            await self._call("DELETE", key.kind, _path(key.kind, key.namespace, key.name), body=body)
+        except NotFound:
+            return
+        self._meter.wrote(key)
+
+    async def create_event(self, about: Key, event: JsonObject) -> bool:
+        """Create a core/v1 Event about an object; False when one of that name exists."""
+        try:
+            await self._call("POST", "Event", _path("Event", about.namespace), body=event)
+        except Conflict:
+            return False
+        self._meter.wrote(about)
+        return True
+
+    async def read_secret(self, namespace: str, name: str) -> dict[str, str]:
+        """The values of a Secret that is labelled for use, by key. Raises `SecretNotUsable`.
+
+        Values that are not UTF-8 text are left out: they can be no token.
+        """
+        try:
+            found = await self._call("GET", "Secret", _path("Secret", namespace, name))
+        except (NotFound, Refused) as error:
+            if error.status not in (403, 404):
+                raise
+            raise SecretNotUsable(not_usable(name)) from error
+        if (found["metadata"].get("labels") or {}).get(USE_LABEL) != "true":
+            raise SecretNotUsable(not_usable(name))
+        return dict(_texts(found.get("data") or {}))
+
+    async def cluster_uid(self) -> str:
+        """The uid of the namespace `kube-system`, by which clusters are told apart."""
+        found = await self._call("GET", "Namespace", _path("Namespace", "", "kube-system"))
+        return str(found["metadata"]["uid"])
+
+    async def _pages(
+        self, kind: str, namespace: str | None, label: str | None, *, accept: str
+    ) -> AsyncIterator[JsonObject]:
+        query = {"limit": str(self._settings.page_size)} | ({"labelSelector": label} if label else {})
+        while True:
+            path = f"{_path(kind, namespace or '')}?{urlencode(query)}"
+            page = await self._call("GET", kind, path, accept=accept, verb="LIST")
+            for item in page["items"]:
+                yield item
+            query["continue"] = page["metadata"].get("continue") or ""
+            if not query["continue"]:
+                return
+
+    async def _call(
+        self,
+        method: str,
+        kind: str,
+        path: str,
+        *,
+        body: Any = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        verb: str = "",
+    ) -> JsonObject:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._limiter.reserve(loop.time()) - loop.time())
+        headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "decurion-operator"}
+        status = 0
+        try:
+            # Asked for each call: the token of a service account is renewed while the process runs.
+            auth = await self._client.configuration.auth_settings()
+            headers |= {setting["key"]: setting["value"] for setting in auth.values()}
+            async with asyncio.timeout(self._settings.api_seconds):
+                response = await self._client.call_api(method, self._client.configuration.host + path, headers, body)
+                status, data = response.status, await response.read()  # type: ignore[no-untyped-call]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ClusterUnavailable(
+                f"The API server gave no answer to {method} {path} ({type(error).__name__}): it will be asked again."
+            ) from error
+        finally:
+            self._meter.api(verb or method, kind, status)
+        if status >= 400:
+            raise _error(status, data, f"{method} {path.partition('?')[0]}")
+        found: JsonObject = orjson.loads(data)
+        return found
+
+
+def _path(kind: str, namespace: str, name: str = "") -> str:
+    root, plural = PATHS[kind]
+    scope = f"/namespaces/{quote(namespace)}" if namespace else ""
+    return f"{root}{scope}/{plural}" + (f"/{quote(name)}" if name else "")
+
+
+def _texts(data: Mapping[str, str]) -> list[tuple[str, str]]:
+    texts = []
+    for key, encoded in data.items():
+        try:
+            texts.append((key, base64.b64decode(encoded, validate=True).decode()))
+        except (binascii.Error, UnicodeDecodeError):
+            continue
+    return texts
+
+
+def _error(status: int, data: bytes, what: str) -> ClusterError:
+    try:
+        body = orjson.loads(data)
+        message = str(body.get("message", ""))[:1024] if isinstance(body, dict) else ""
+    except orjson.JSONDecodeError:
+        message = data[:256].decode(errors="replace")
+    text = f"{what} was answered {status}: {message or 'without a message'}"
+    if status == 413 or any(mark in message for mark in _TOO_LARGE):
+        return TooLarge(text, status=status)
+    if status == 404:
+        return NotFound(text, status=status)
+    if status == 409:
+        return Conflict(text, status=status)
+    if status == 429 or status >= 500:
+        return ClusterUnavailable(text, status=status)
+    return Refused(text, status=status)

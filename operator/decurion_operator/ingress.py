@@ -1,0 +1,226 @@
+"""Client of a pool's ingress: each method is one short call of its protocol.
+
+The protocol is on the architecture page ("Drivers and runners on Ray"). Every call has a time-out, carries the pool's
+token, and raises a `PoolError` that says whether asking again can help. The token is never part of a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx
+import orjson
+
+from decurion_operator.errors import (
+    BundleMissing,
+    PoolRefused,
+    PoolUnavailable,
+    RunUnknown,
+    StaleLeader,
+    StoreUnavailable,
+)
+
+JsonObject = dict[str, Any]
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""No answer is larger: 5,000 runs with a status of 12 KiB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What opens a run. At most one of `input` and `input_from` is set; `scheduled_at` is RFC 3339."""
+
+    uid: str
+    name: str
+    namespace: str
+    digest: str
+    leader_epoch: int
+    scheduled_at: str
+    cluster: str
+    input: Any = None
+    input_from: Mapping[str, Any] | None = None
+
+    def to_json(self) -> JsonObject:
+        source: JsonObject = {"inputFrom": dict(self.input_from)} if self.input_from else {"input": self.input or {}}
+        return source | {
+            "uid": self.uid,
+            "name": self.name,
+            "namespace": self.namespace,
+            "digest": self.digest,
+            "leaderEpoch": self.leader_epoch,
+            "scheduledAt": self.scheduled_at,
+            "cluster": self.cluster,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """`projection` is that of a run that has ended. `secrets` are the entries that the closure needs, where told."""
+
+    driver: str
+    epoch: int
+    projection: JsonObject | None = None
+    secrets: frozenset[tuple[str, str]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    id: str
+    incarnation: str
+    runs: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The latest projection of each run that changed since the cursor that was asked with."""
+
+    incarnation: str
+    cursor: int
+    runs: Mapping[str, JsonObject]
+
+
+class Observer(Protocol):
+    def pool(self, verb: str, result: str) -> None: ...
+
+
+class Ingress:
+    """Calls to the ingress at `url`. `seconds` bounds a short call, and a long poll beyond its wait."""
+
+    def __init__(self, url: str, *, token: str | None, seconds: float, observer: Observer) -> None:
+        self._url = url.rstrip("/")
+        self._seconds = seconds
+        self._observer = observer
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # A pool has a client of its own: what hangs there takes no connection from any other. Proxies of the
+        # environment are for the world outside; a token must not travel through them.
+        self._client = httpx.AsyncClient(
+            headers=headers,
+            timeout=httpx.Timeout(seconds, connect=min(3.0, seconds)),
+            # Calls are counted where they are started, and there is one long poll a driver.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def put_bundle(self, digest: str, bundle: bytes) -> None:
+        """Store a compiled graph, as canonical JSON, under its digest. Idempotent."""
+        await self._call("bundle", "PUT", f"/bundles/{digest}", bundle)
+
+    async def open(self, request: OpenRequest) -> Opened:
+        """Open a run, or attach to it when it is open or has ended. Idempotent."""
+        found = await self._call("open", "POST", "/runs", orjson.dumps(request.to_json()))
+        projection, secrets = found.get("projection"), found.get("secrets")
+        return Opened(
+            driver=str(found.get("driver") or ""),
+            epoch=found["epoch"] if isinstance(found.get("epoch"), int) else 0,
+            projection=projection if isinstance(projection, dict) else None,
+            secrets=_entries(secrets) if isinstance(secrets, list) else None,
+        )
+
+    async def put_secrets(self, uid: str, values: Mapping[tuple[str, str], str]) -> None:
+        """Hand the values of Secret entries, by (name, key), to the driver that has the run."""
+        body = {f"{name}/{key}": value for (name, key), value in values.items()}
+        await self._call("secrets", "PUT", f"/runs/{uid}/secrets", orjson.dumps(body))
+
+    async def cancel(self, uid: str, *, how: str, leader_epoch: int) -> None:
+        await self._call(
+            "control", "POST", f"/runs/{uid}/control", orjson.dumps({"cancel": how, "leaderEpoch": leader_epoch})
+        )
+
+    async def drivers(self) -> tuple[Driver, ...]:
+        found = await self._call("drivers", "GET", "/drivers")
+        rows = found.get("drivers")
+        if not isinstance(rows, list):
+            raise PoolUnavailable("The pool's answer to GET /drivers is not of its protocol: check spec.url.")
+        return tuple(
+            Driver(str(row["id"]), str(row.get("incarnation", "")), frozenset(map(str, row.get("runs") or ())))
+            for row in rows
+            if isinstance(row, dict) and "id" in row
+        )
+
+    async def live(self, driver: str, *, uids: Sequence[str], cluster: str, leader_epoch: int) -> None:
+        """Tell a driver which runs of this cluster are wanted; others of this cluster are cancelled after two lists."""
+        body = {"uids": list(uids), "cluster": cluster, "leaderEpoch": leader_epoch}
+        await self._call("live", "PUT", f"/drivers/{driver}/live", orjson.dumps(body))
+
+    async def changes(self, driver: str, *, since: int, incarnation: str, wait: float) -> Changes:
+        """Long poll: what changed since the cursor `since` of `incarnation`, at once or within `wait` seconds."""
+        query = f"since={since}&wait={wait:g}" + (f"&incarnation={incarnation}" if incarnation else "")
+        found = await self._call("changes", "GET", f"/drivers/{driver}/changes?{query}", wait=wait)
+        runs, cursor = found.get("runs"), found.get("cursor")
+        if not isinstance(runs, dict) or not isinstance(cursor, int):
+            raise PoolUnavailable("The pool's answer to GET changes is not of its protocol: check spec.url.")
+        return Changes(
+            str(found.get("incarnation", "")), cursor, {u: p for u, p in runs.items() if isinstance(p, dict)}
+        )
+
+    async def _call(
+        self, verb: str, method: str, path: str, content: bytes | None = None, *, wait: float = 0.0
+    ) -> JsonObject:
+        headers = {"Content-Type": "application/json"} if content is not None else {}
+        timeout = httpx.Timeout(self._seconds + wait, connect=min(3.0, self._seconds))
+        try:
+            # The library's time-outs are for each read: an answer that drips would pass them for ever.
+            async with asyncio.timeout(self._seconds + wait):
+                response = await self._client.request(
+                    method, self._url + path, content=content, headers=headers, timeout=timeout
+                )
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            self._observer.pool(verb, type(error).__name__)
+            # The text of the library's error may repeat the request; the class says enough.
+            raise PoolUnavailable(
+                f"The pool at {self._url} gave no answer to {method} {path.partition('?')[0]} ({type(error).__name__})."
+            ) from error
+        self._observer.pool(verb, str(response.status_code))
+        body = _object(response)
+        if response.is_success:
+            return body
+        raise _error(response.status_code, body, f"{self._url} to {method} {path.partition('?')[0]}")
+
+
+def _object(response: httpx.Response) -> JsonObject:
+    if not response.content or len(response.content) > MAX_ANSWER_BYTES:
+        return {}
+    try:
+        found = orjson.loads(response.content)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _entries(rows: list[Any]) -> frozenset[tuple[str, str]]:
+    pairs = (row.partition("/") for row in rows if isinstance(row, str))
+    return frozenset((name, key) for name, _, key in pairs if name and key)
+
+
+def _first_finding(body: JsonObject) -> str:
+    findings = body.get("findings")
+    first = findings[0] if isinstance(findings, list) and findings else None
+    if not isinstance(first, dict):
+        return ""
+    return f" {first.get('path', '')} [{first.get('code', '')}] {first.get('message', '')}"[:1024]
+
+
+def _error(
+    status: int, body: JsonObject, what: str
+) -> BundleMissing | RunUnknown | StaleLeader | StoreUnavailable | PoolUnavailable | PoolRefused:
+    code = body.get("error") if isinstance(body.get("error"), str) else ""
+    said = str(body.get("message") or "")[:1024]
+    highest = body.get("highest")
+    if code == "StaleLeader" and isinstance(highest, int):
+        return StaleLeader(said or f"The run's log has seen leader epoch {highest}.", highest=highest)
+    if code == "BundleMissing":
+        return BundleMissing(said or "The pool does not hold the compiled graph of this run.")
+    if code == "RunUnknown":
+        return RunUnknown(said or "No driver of the pool has the run.")
+    if code == "StoreUnavailable":
+        return StoreUnavailable(said or "The pool cannot reach its ledger store.")
+    if code and 400 <= status < 500 and status not in (401, 403, 408, 425, 429):
+        return PoolRefused((said or f"The pool refused the request with {code}.") + _first_finding(body), code=code)
+    hint = ": check spec.auth of the WorkerPool" if status in (401, 403) else ""
+    return PoolUnavailable(f"The pool answered {status} {code or ''} at {what}{hint}.".replace("  ", " "))

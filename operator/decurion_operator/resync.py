@@ -1,0 +1,93 @@
+"""Anti-entropy: what the watch has missed is found by listing names and versions.
+
+The watch is fast, the listing is certain. An object that vanished while no watch stood is noticed only here, and a
+driver is told which runs are live only after a listing that was complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from decurion_operator.cache import Cache, Resource, trim
+from decurion_operator.errors import ClusterError, NotFound
+from decurion_operator.gateway import Gateway, Version
+from decurion_operator.queue import Key
+from decurion_operator.secret_use import USE_SELECTOR
+from decurion_operator.settings import OperatorSettings
+
+logger = logging.getLogger(__name__)
+
+# References first, so that what refers to them finds them.
+KINDS = ("Secret", "LLM", "WorkerPool", "TaskGraph", "TaskGraphRun")
+
+
+class Resync:
+    """`saw` takes an object as it is now, `lost` one that is gone, `complete` is called after each full comparison."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        gateway: Gateway,
+        settings: OperatorSettings,
+        *,
+        saw: Callable[[Resource], None],
+        lost: Callable[[Key, str], None],
+        complete: Callable[[], None],
+    ) -> None:
+        self._cache = cache
+        self._gateway = gateway
+        self._settings = settings
+        self._saw = saw
+        self._lost = lost
+        self._complete = complete
+
+    async def prime(self) -> None:
+        """Read everything once. Raises `ClusterError`."""
+        for kind, namespace in self._scopes():
+            async for raw in self._gateway.list_objects(kind, namespace=namespace, label=_label(kind)):
+                self._saw(trim(kind, raw))
+
+    async def run(self) -> None:
+        """Compare for ever. A comparison that fails is logged, and nothing is concluded from it."""
+        while True:
+            await asyncio.sleep(self._settings.resync_seconds)
+            try:
+                await self.compare()
+            except ClusterError as error:
+                logger.warning("the comparison with the cluster failed, nothing is concluded: %s", error)
+                continue
+            self._complete()
+
+    async def compare(self) -> None:
+        """Bring the cache to what the cluster has. Raises `ClusterError` when that cannot be listed whole."""
+        for kind in KINDS:
+            before = {r.key: r for r in self._cache.all(kind)}
+            there: dict[Key, Version] = {}
+            for _, namespace in self._scopes(kind):
+                async for found in self._gateway.list_versions(kind, namespace=namespace, label=_label(kind)):
+                    there[found.key] = found
+            for key, known in before.items():
+                if key not in there or there[key].uid != known.uid:
+                    self._lost(key, known.uid)
+            for key, found in there.items():
+                # What the watch brought while the list was read is newer than the list.
+                if self._cache.get(key) is before.get(key) and getattr(before.get(key), "version", "") != found.version:
+                    await self._read(key)
+
+    async def _read(self, key: Key) -> None:
+        try:
+            raw = await self._gateway.get(key)
+        except NotFound:
+            return
+        self._saw(trim(key.kind, raw))
+
+    def _scopes(self, *kinds: str) -> Iterator[tuple[str, str | None]]:
+        for kind in kinds or KINDS:
+            for namespace in self._settings.namespaces or (None,):
+                yield kind, namespace
+
+
+def _label(kind: str) -> str | None:
+    return USE_SELECTOR if kind == "Secret" else None

@@ -1,0 +1,298 @@
+"""Reconciling TaskGraphRuns: observe, plan, act, write.
+
+What a run needs of a pool happens in actions of their own, beside the reconcile; they report back by making the run due
+again. All that is remembered here can be found again from the status, the pool and the compiler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from decurion_operator.cache import Cache, Resource, llm_refs
+from decurion_operator.compiling import Compiling
+from decurion_operator.conditions import Reason, timestamp
+from decurion_operator.definitions import Definitions, graph_verdict, secret_problem
+from decurion_operator.errors import BundleMissing, NotFound, SecretNotUsable, StaleLeader
+from decurion_operator.gateway import Gateway
+from decurion_operator.ingress import Ingress, Opened, OpenRequest
+from decurion_operator.leader import Leader
+from decurion_operator.plan.definitions import Verdict
+from decurion_operator.plan.run import Action, Closure, RunFacts, RunPlan, plan_run
+from decurion_operator.pools import PoolLink
+from decurion_operator.queue import Key
+from decurion_operator.secret_use import Entry, not_usable, secret_refs
+from decurion_operator.settings import OperatorSettings
+from decurion_operator.tasks import Deeds
+from decurion_operator.workerpools import WorkerPools
+from decurion_operator.writes import Recorder, StatusWriter
+
+logger = logging.getLogger(__name__)
+
+CANCEL_AGAIN_SECONDS: Final = 30.0
+"""A cancel that has not ended its run by then is said again: the driver may be another one."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What this process has done for one run. `opened_at` is a loop time; `secrets_sent` says which versions were sent,
+    to which incarnation of a driver (empty while that is not known)."""
+
+    opened_at: float | None = None
+    needs: frozenset[Entry] | None = None
+    secrets_sent: tuple[str, tuple[str, ...]] | None = None
+    cancel_sent_at: float = float("-inf")
+
+
+class Runs:
+    """The reconciler of TaskGraphRuns."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        gateway: Gateway,
+        definitions: Definitions,
+        compiling: Compiling,
+        pools: WorkerPools,
+        deeds: Deeds,
+        statuses: StatusWriter,
+        recorder: Recorder,
+        leader: Leader,
+        settings: OperatorSettings,
+        *,
+        cluster: str,
+        now: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self._gateway = gateway
+        self._definitions = definitions
+        self._compiling = compiling
+        self._pools = pools
+        self._deeds = deeds
+        self._statuses = statuses
+        self._recorder = recorder
+        self._leader = leader
+        self._settings = settings
+        self._cluster = cluster
+        self._now = now
+        self._memory: dict[str, _Memory] = {}
+        pools.may_start = lambda run: not self._secret_problem(run)
+
+    async def reconcile(self, key: Key) -> float | None:
+        run = self._cache.get(key)
+        if run is None:
+            return None
+        memory = self._memory.setdefault(run.uid, _Memory())
+        link = self._pools.link(run.pool)
+        plan = plan_run(self._observe(run, memory, link))
+        for action in plan.actions:
+            self._start(run, memory, link, action)
+        wait = await self._statuses.run(run, plan.status) if plan.status is not None else None
+        if wait is None:
+            for happening in plan.happenings:
+                await self._recorder.tell(run, happening)
+        if run.finished:
+            self._memory.pop(run.uid, None)
+            self._pools.forget(run)
+        return _earliest(wait, plan.wake, self._cancel_again(run, plan))
+
+    def gone(self, run: Resource) -> None:
+        """The run was deleted: end it where it runs, and forget it."""
+        self._deeds.forget(run.uid)
+        self._memory.pop(run.uid, None)
+        link = self._pools.link(run.pool)
+        if not run.finished and link is not None and link.view.available:
+            self._deeds.start(run.key, run.uid, Action.CANCEL, lambda: self._cancel(run, _Memory(), link))
+        self._pools.forget(run)
+        self._recorder.forget(run.uid)
+        self._statuses.forget(run.key, run.uid)
+
+    def prune(self) -> None:
+        """Forget actions of runs that are no longer there."""
+        self._deeds.keep(lambda uid: self._cache.by_uid(uid) is not None)
+
+    def _observe(self, run: Resource, memory: _Memory, link: PoolLink | None) -> RunFacts:
+        pinned = bool((run.status or {}).get("graphDigest"))
+        secrets = self._secret_problem(run) if pinned else ""
+        cancel_due = asyncio.get_running_loop().time() - memory.cancel_sent_at >= CANCEL_AGAIN_SECONDS
+        return RunFacts(
+            run=run,
+            now=self._now(),
+            closure=None if pinned or run.finished else self._closure(run, link),
+            pool=self._pools.facts(run.pool),
+            place=self._pools.place(run.pool, run.uid),
+            listed=_listed(run, memory, link),
+            opened=memory.opened_at is not None,
+            opening=self._deeds.in_flight(run.uid, Action.OPEN),
+            projection=link.projections.get(run.uid) if link else None,
+            secrets=secrets,
+            secrets_due=pinned and self._secrets_due(run, memory, link),
+            cancel_due=cancel_due,
+            trouble=self._deeds.trouble(run.uid),
+            grace=self._settings.pool_grace_seconds,
+        )
+
+    def _closure(self, run: Resource, link: PoolLink | None) -> Closure | None:
+        graph = self._cache.get(run.graph)
+        if (refused := graph_verdict(graph, run.graph.name)) is not None or graph is None:
+            return Closure(refused) if refused else None
+        swaps = _swaps(run)
+        if unused := sorted(set(swaps) - llm_refs(graph.spec)):
+            text = f'overrides.llms names "{unused[0]}", and graph "{graph.key.name}" uses no LLM of that name.'
+            return Closure(Verdict(False, Reason.GRAPH_NOT_READY, text))
+        found = self._definitions.assess(graph, swaps, asker=run.key)
+        verdict = found.verdict
+        if verdict is None or found.answer is None:
+            return None
+        digest = found.answer.compiled.digest
+        return Closure(verdict, digest, stored=link is not None and digest in link.stored)
+
+    def _secret_problem(self, run: Resource) -> str:
+        return secret_problem(self._cache, run.key.namespace, self._needs(run))
+
+    def _needs(self, run: Resource) -> frozenset[Entry]:
+        """The Secret entries that the pinned closure of a run names.
+
+        The pool says so, else the compiler; after a start of this process they are those of the LLMs as they are now,
+        which differ only where definitions were edited.
+        """
+        memory = self._memory.get(run.uid)
+        if memory is not None and memory.needs is not None:
+            return memory.needs
+        answer = self._compiling.known(str((run.status or {}).get("graphDigest")))
+        if answer is not None:
+            return answer.secrets
+        graph = self._cache.get(run.graph)
+        swaps = _swaps(run)
+        names = {swaps.get(ref, ref) for ref in (llm_refs(graph.spec) if graph else ())} | set(swaps.values())
+        llms = (self._cache.get(Key("LLM", run.key.namespace, name)) for name in names)
+        return secret_refs(*(llm.spec for llm in llms if llm is not None))
+
+    def _secrets_due(self, run: Resource, memory: _Memory, link: PoolLink | None) -> bool:
+        needs = self._needs(run)
+        if not needs or link is None:
+            return False
+        incarnation, versions = self._secrets_mark(run, needs, link)
+        if memory.secrets_sent is None:
+            return True
+        sent_to, sent = memory.secrets_sent
+        if not sent_to and incarnation:
+            # Sent right after the opening, when the driver's incarnation was not known yet: it was this one.
+            memory.secrets_sent = (incarnation, sent)
+            sent_to = incarnation
+        return sent != versions or (bool(incarnation) and sent_to != incarnation)
+
+    def _secrets_mark(self, run: Resource, needs: frozenset[Entry], link: PoolLink) -> tuple[str, tuple[str, ...]]:
+        driver = link.view.driver_of(run.uid)
+        secrets = (self._cache.get(Key("Secret", run.key.namespace, name)) for name in sorted({n for n, _ in needs}))
+        return driver.incarnation if driver else "", tuple(s.version if s else "" for s in secrets)
+
+    def _cancel_again(self, run: Resource, plan: RunPlan) -> float | None:
+        wanted = run.phase == "Running" and (run.deleting or bool(run.spec.get("cancel")))
+        return CANCEL_AGAIN_SECONDS if wanted and plan.status is not None else None
+
+    def _start(self, run: Resource, memory: _Memory, link: PoolLink | None, action: Action) -> None:
+        if action is Action.DELETE:
+            self._deeds.start(run.key, run.uid, action, lambda: self._gateway.delete(run.key, uid=run.uid))
+            return
+        if link is None:
+            return
+        works = {
+            Action.STORE_BUNDLE: lambda: self._store_bundle(run, link),
+            Action.OPEN: lambda: self._open(run, memory, link),
+            Action.SEND_SECRETS: lambda: self._send_secrets(run, memory, link),
+            Action.CANCEL: lambda: self._cancel(run, memory, link),
+        }
+        self._deeds.start(run.key, run.uid, action, works[action])
+
+    async def _store_bundle(self, run: Resource, link: PoolLink) -> None:
+        graph = self._cache.get(run.graph)
+        answer = self._definitions.assess(graph, _swaps(run), asker=run.key).answer if graph else None
+        if answer is None or answer.compiled.digest is None:
+            return
+        digest = answer.compiled.digest
+        await link.call(lambda ingress: ingress.put_bundle(digest, answer.bundle))
+        link.stored.add(digest)
+
+    async def _open(self, run: Resource, memory: _Memory, link: PoolLink) -> None:
+        raw = await self._gateway.get(run.key)
+        if raw["metadata"]["uid"] != run.uid:
+            raise NotFound(f"Run {run.key.namespace}/{run.key.name} was deleted and created again.")
+        digest = str((run.status or {}).get("graphDigest"))
+        opened: Opened = await link.call(lambda ingress: self._open_at(ingress, run, raw["spec"], digest))
+        memory.opened_at = asyncio.get_running_loop().time()
+        memory.secrets_sent = None
+        answer = self._compiling.known(digest)
+        memory.needs = opened.secrets if opened.secrets is not None else answer.secrets if answer else None
+        if opened.projection is not None:
+            link.projections[run.uid] = opened.projection
+
+    async def _open_at(self, ingress: Ingress, run: Resource, spec: Mapping[str, Any], digest: str) -> Opened:
+        try:
+            return await self._open_as_leader(ingress, run, spec, digest)
+        except BundleMissing:
+            answer = self._compiling.known(digest)
+            if answer is None:
+                raise
+            await ingress.put_bundle(digest, answer.bundle)
+            return await self._open_as_leader(ingress, run, spec, digest)
+
+    async def _open_as_leader(self, ingress: Ingress, run: Resource, spec: Mapping[str, Any], digest: str) -> Opened:
+        def request() -> OpenRequest:
+            return OpenRequest(
+                uid=run.uid,
+                name=run.key.name,
+                namespace=run.key.namespace,
+                digest=digest,
+                leader_epoch=self._leader.epoch,
+                scheduled_at=timestamp(run.created),
+                cluster=self._cluster,
+                input=spec.get("input"),
+                input_from=spec.get("inputFrom"),
+            )
+
+        try:
+            return await ingress.open(request())
+        except StaleLeader as error:
+            logger.warning("a run's log has seen leader epoch %d, above ours %d", error.highest, self._leader.epoch)
+            self._leader.raise_above(error.highest)
+            return await ingress.open(request())
+
+    async def _send_secrets(self, run: Resource, memory: _Memory, link: PoolLink) -> None:
+        needs = self._needs(run)
+        # Marked before reading: what changes in between is sent again.
+        mark = self._secrets_mark(run, needs, link)
+        values: dict[Entry, str] = {}
+        for name in sorted({name for name, _ in needs}):
+            found = await self._gateway.read_secret(run.key.namespace, name)
+            for key in (key for owner, key in needs if owner == name):
+                if key not in found:
+                    raise SecretNotUsable(not_usable(name, key))
+                values[name, key] = found[key].strip()
+        await link.call(lambda ingress: ingress.put_secrets(run.uid, values))
+        memory.secrets_sent = mark
+
+    async def _cancel(self, run: Resource, memory: _Memory, link: PoolLink) -> None:
+        how = str(run.spec.get("cancel") or "Cancel")
+        await link.call(lambda ingress: ingress.cancel(run.uid, how=how, leader_epoch=self._leader.epoch))
+        memory.cancel_sent_at = asyncio.get_running_loop().time()
+
+
+def _listed(run: Resource, memory: _Memory, link: PoolLink | None) -> bool | None:
+    if link is None or not link.view.available:
+        return None
+    if run.uid in link.view.listed:
+        return True
+    opened = memory.opened_at if memory.opened_at is not None else float("-inf")
+    return False if link.view.asked_at > opened else None
+
+
+def _swaps(run: Resource) -> dict[str, str]:
+    return dict((run.spec.get("overrides") or {}).get("llms") or {})
+
+
+def _earliest(*waits: float | None) -> float | None:
+    return min((w for w in waits if w is not None), default=None)

@@ -1,0 +1,29 @@
+"""Which Secrets may be used, and what to say about those that may not.
+
+A Secret is usable when it carries the label `decurion.dev/use: "true"`. Nobody learns from us whether one without it
+exists: whoever may write an LLM is not thereby allowed to look at Secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+USE_LABEL: Final = "decurion.dev/use"
+USE_SELECTOR: Final = f"{USE_LABEL}=true"
+
+Entry = tuple[str, str]
+"""Name of a Secret and key in it."""
+
+
+def not_usable(name: str, key: str | None = None) -> str:
+    """What to do about a Secret, or about one entry of a usable one."""
+    if key is not None:
+        return f'Secret "{name}" has no entry "{key}": add it, or name another key.'
+    return f'Secret "{name}" does not exist or is not labelled {USE_SELECTOR}: create it with that label.'
+
+
+def secret_refs(*specs: Mapping[str, Any]) -> frozenset[Entry]:
+    """The Secret entries that specs of LLMs or WorkerPools refer to."""
+    refs = [((spec.get("auth") or {}).get("secretKeyRef") or {}) for spec in specs]
+    return frozenset((r["name"], r["key"]) for r in refs if "name" in r and "key" in r)
