@@ -304,7 +304,7 @@ def _json_path(steps: Sequence[str | int]) -> str:
             text += f"[{step}]"
         else:
             text += f".{step}" if step.isidentifier() else f'["{step}"]'
-    return text
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _shortened(message: str) -> str:
