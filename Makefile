@@ -46,11 +46,13 @@ cluster: ## Build the Kubernetes API server that some tests need: needs Go, take
 
 .PHONY: lint
 lint: setup ## Check style, types, layers, and that the resource definitions are those of the models
-	@$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python -m decurion_crds.structural --check
+	@failed=
+	$(BIN)/ruff check . || failed="$$failed ruff-check"
+	$(BIN)/ruff format --check . || failed="$$failed ruff-format"
+	$(BIN)/mypy || failed="$$failed mypy"
+	$(BIN)/lint-imports --no-cache || failed="$$failed layers"
+	$(BIN)/python -m decurion_crds.structural --check || failed="$$failed crds/manifests"
+	if [ -n "$$failed" ]; then echo "make lint: these checks failed, see above:$$failed" >&2; exit 1; fi
 
 .PHONY: bench
 bench: setup ## Measure, beside a peer or a limit measured in the same run (ARGS="fanout")
