@@ -39,6 +39,7 @@ _KEPT = [
     "minProperties",
     "maxProperties",
     "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-int-or-string",
     "x-kubernetes-map-type",
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",

@@ -90,12 +90,12 @@ def test_members_that_are_null_count_as_absent_and_nulls_in_lists_stay() -> None
     assert parsed.name == "run-"
 
 
-def test_numbers_and_booleans_are_expressions() -> None:
-    parsed, findings = parse_resource(node(when=True, **{"with": {"a": 1, "b": 2.5, "c": False}}))
+def test_integers_are_expressions() -> None:
+    parsed, findings = parse_resource(node(when=0, **{"with": {"a": -1}}))
     assert findings == []
     assert isinstance(parsed, TaskGraph)
-    assert parsed.spec.nodes[0].when == "True"
-    assert parsed.spec.nodes[0].with_ == {"a": "1", "b": "2.5", "c": "False"}
+    assert parsed.spec.nodes[0].when == "0"
+    assert parsed.spec.nodes[0].with_ == {"a": "-1"}
 
 
 CASES: dict[str, tuple[object, list[str]]] = {
@@ -136,6 +136,13 @@ CASES: dict[str, tuple[object, list[str]]] = {
         [
             "nodes.x.when [FIELD-TYPE] an expression is due and YAML reads this as an object: "
             "put the expression into double quotes"
+        ],
+    ),
+    "expression that is no text": (
+        node(when=True, **{"with": {"a": 2.5}}),
+        [
+            'nodes.x.with.a [FIELD-TYPE] an expression is a text: write "2.5", with the quotes',
+            'nodes.x.when [FIELD-TYPE] an expression is a text: write "True", with the quotes',
         ],
     ),
     "no block": (

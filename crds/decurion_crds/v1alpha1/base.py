@@ -181,19 +181,20 @@ def _bad_name(name: str, why: str) -> PydanticCustomError:
 
 
 def _expression(value: object) -> object:
-    """Numbers and booleans of a manifest are expressions too; objects and lists are expressions that YAML took
-    apart.
+    """An integer of a manifest is an expression too; objects and lists are expressions that YAML took apart.
+
+    Other numbers and booleans are refused: rules of the API server cannot see fields that allow them.
     """
-    if isinstance(value, bool | int | float):
+    if isinstance(value, int) and not isinstance(value, bool):
         return repr(value)
-    if isinstance(value, dict | list):
-        found = "an object" if isinstance(value, dict) else "a list"
-        raise PydanticCustomError(
-            "expression",
-            "{text}",
-            {"text": f"an expression is due and YAML reads this as {found}: put the expression into double quotes"},
-        )
-    return value
+    if isinstance(value, bool | float):
+        found = f'an expression is a text: write "{value!r}", with the quotes'
+    elif isinstance(value, dict | list):
+        kind = "an object" if isinstance(value, dict) else "a list"
+        found = f"an expression is due and YAML reads this as {kind}: put the expression into double quotes"
+    else:
+        return value
+    raise PydanticCustomError("expression", "{text}", {"text": found})
 
 
 def _schema_place(value: object) -> object:
@@ -220,9 +221,9 @@ Expression = Annotated[
     str,
     BeforeValidator(_expression),
     Field(max_length=MAX_EXPRESSION),
-    WithJsonSchema({**FREE, "maxLength": MAX_EXPRESSION}),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": MAX_EXPRESSION}),
 ]
-"""Source of an expression. A number or boolean in the manifest is its Python literal (`true` is `"True"`)."""
+"""Source of an expression. An integer in the manifest is one too."""
 Schema = Annotated[str | dict[str, Any], BeforeValidator(_schema_place), WithJsonSchema(FREE)]
 """A JSON Schema (2020-12), or the name of a shared one; see `decurion_crds.schemas.expand_schema`."""
 Free = Annotated[Any, WithJsonSchema(FREE)]

@@ -102,7 +102,7 @@ def place_text(obj: object, place: Sequence[str | int]) -> str:
         if not (i == 0 and step == "spec"):
             plain = step.replace("-", "_").removesuffix("?").isidentifier()
             text += f".{step}" if plain else f'["{step}"]'
-    return text.removeprefix(".")
+    return text.removeprefix(".") or (str(place[0]) if place else "")
 
 
 class _Reporter:
@@ -212,7 +212,7 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
     if kind == "string_pattern_mismatch":
         message = f'"{str(found)[:80]}" does not have the form {context["pattern"]}'
     elif kind in ("too_long", "string_too_long"):
-        unit = "characters" if kind == "string_too_long" else "entries"
+        unit = "characters" if isinstance(found, str) else "entries"
         limit = context["max_length"]
         size = len(found) if isinstance(found, str | list | dict) else "more"
         message = f"at most {limit} {unit} are allowed, and this has {size}"
