@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -46,10 +47,10 @@ def value_bytes(value: Json) -> bytes:
     try:
         raw = canonical(value)
     except TypeError as e:
-        raise NotJson(_short(value), f"the ledger keeps JSON values only ({e})") from e
+        raise NotJson(reprlib.repr(value), f"the ledger keeps JSON values only ({e})") from e
     # orjson writes NaN and infinities as null: only a text with a null can hide one
     if b"null" in raw and _has_non_finite(value):
-        raise NotJson(_short(value), "NaN and infinities are no JSON numbers, return null or a text instead")
+        raise NotJson(reprlib.repr(value), "NaN and infinities are no JSON numbers, return null or a text instead")
     return raw
 
 
@@ -158,8 +159,3 @@ def _has_non_finite(value: Json) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_has_non_finite, value))
     return False
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:79] + "…"

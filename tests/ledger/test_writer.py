@@ -646,7 +646,7 @@ async def test_a_crash_at_any_await_loses_nothing_acknowledged_and_repeats_nothi
     steps = 0
     while not await crash(steps):
         steps += 1
-    assert steps > 40
+    assert steps > 25
 
 
 @pytest.mark.parametrize("carried_out", [False, True])
