@@ -14,6 +14,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/dev.lock
 
+# Packages come from where this machine is set up to get them, over the authorities that it trusts.
+export UV_SYSTEM_CERTS ?= true
+
 # Without bytecode every process of the tests would compile its libraries again.
 unexport PYTHONDONTWRITEBYTECODE
 
