@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import resource
+import select
 import time
 from collections.abc import Callable
 from typing import cast
@@ -100,7 +101,7 @@ class EndpointTransport(httpx.AsyncBaseTransport):
     def _reuse(self) -> _Connection | None:
         while self._idle:
             connection, since = self._idle.popitem()
-            if connection.usable and time.monotonic() - since < self._keep_alive:
+            if time.monotonic() - since < self._keep_alive and connection.is_quiet():
                 return connection
             connection.close()
         return None
@@ -175,6 +176,16 @@ class _Connection(asyncio.Protocol):
             return await self._answer
         finally:
             self._answer = None
+
+    def is_quiet(self) -> bool:
+        """Whether nothing came since the last answer; what comes then, mostly the end of the connection, may still lie
+        unread in the socket while the loop is busy.
+        """
+        if self._transport is None or not self.usable:
+            return False
+        waiting = select.poll()
+        waiting.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not waiting.poll(0)
 
     def close(self) -> None:
         self.usable = False
