@@ -211,7 +211,8 @@ class Gateway:
         while True:
             path = f"{_path(kind, namespace or '')}?{urlencode(query)}"
             page = await self._call("GET", kind, path, accept=accept, verb="LIST")
-            for item in page["items"]:
+            # An empty list of metadata alone is null.
+            for item in page["items"] or ():
                 yield item
             query["continue"] = page["metadata"].get("continue") or ""
             if not query["continue"]:

@@ -29,7 +29,7 @@ from decurion_operator.queue import Backoff, Dispatcher, Key
 from decurion_operator.resync import Resync
 from decurion_operator.runs import Runs
 from decurion_operator.settings import OperatorSettings
-from decurion_operator.tasks import Deeds
+from decurion_operator.tasks import Deeds, forever
 from decurion_operator.workerpools import WorkerPools
 from decurion_operator.writes import Recorder, StatusWriter
 
@@ -128,7 +128,7 @@ class Operator:
             for work in (
                 self._dispatcher.run(),
                 self._watch.run(),
-                self._resync.run(),
+                forever("the comparison with the cluster", self._resync.run, backoff=Backoff(base=5.0, cap=60.0)),
                 self.probes.run(),
                 measure_lag(self.meter),
             )

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from decurion_crds.v1alpha1 import IDENTIFIER, MAX_FAILURE_BYTES, MAX_FAILURES, MAX_INLINE_OUTPUT_BYTES
+from decurion_crds.v1alpha1 import IDENTIFIER, MAX_FAILURE_BYTES, MAX_FAILURES, MAX_INLINE_OUTPUT_BYTES, TERMINAL_PHASES
 from decurion_crds.v1alpha1.base import MAX_NODES
 from decurion_operator.conditions import (
     STATUS_TRUNCATED,
@@ -78,6 +78,12 @@ def text_of(value: object, limit: int = MESSAGE_BYTES) -> str:
 def reason_of(value: object) -> str:
     """A reason of a projection: a CamelCase word, or empty."""
     return value if isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9]{0,127}", value) else ""
+
+
+def ended_phase(projection: Mapping[str, Any] | None) -> str:
+    """The phase of a projection whose run has ended; empty while it has not."""
+    phase = text_of((projection or {}).get("phase"))
+    return phase if phase in TERMINAL_PHASES else ""
 
 
 def bounded(status: JsonObject, *, live: Mapping[str, Any] | None, generation: int, now: float) -> JsonObject:
@@ -194,7 +200,7 @@ def _nodes(value: object) -> list[JsonObject]:
         return []
     nodes = []
     for node in value[:MAX_NODES]:
-        if not isinstance(node, Mapping) or node.get("phase") not in _NODE_PHASES:
+        if not isinstance(node, Mapping) or text_of(node.get("phase")) not in _NODE_PHASES:
             continue
         if (name := _matching(node.get("name"), _IDENTIFIER)) is None:
             continue

@@ -36,7 +36,7 @@ from decurion_operator.conditions import (
 )
 from decurion_operator.plan.definitions import Verdict, too_large
 from decurion_operator.plan.pool import Place
-from decurion_operator.status import PROJECTED, progress_fields, reason_of, text_of
+from decurion_operator.status import PROJECTED, ended_phase, progress_fields, reason_of, text_of
 
 SETTLE_SECONDS: Final = 2.0
 """A folder is applied in no order: what a new object lacks is not complained about at once."""
@@ -131,7 +131,7 @@ def plan_run(f: RunFacts) -> RunPlan:
     phase = f.run.phase
     if f.run.finished:
         return _after_end(f)
-    if f.projection is not None and f.projection.get("phase") in TERMINAL_PHASES and _pinned(f):
+    if f.projection is not None and ended_phase(f.projection) and _pinned(f):
         return _ended_by_driver(f, f.projection)
     if f.run.too_large and phase == "Pending":
         return _end(f, "Failed", Reason.SPEC_TOO_LARGE, too_large(f.run))
@@ -246,7 +246,7 @@ def _of_running(f: RunFacts) -> tuple[str, str]:
 
 
 def _ended_by_driver(f: RunFacts, projection: Mapping[str, Any]) -> RunPlan:
-    phase = str(projection["phase"])
+    phase = ended_phase(projection)
     fields = progress_fields(projection)
     return _end(
         f,
