@@ -2,7 +2,7 @@
 
 import copy
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -16,7 +16,9 @@ from decurion_crds.v1alpha1 import (
     parse_resource,
 )
 from decurion_crds.v1alpha1.base import Condition, Model, python_name
+from decurion_crds.v1alpha1.llm import ScriptedError
 from decurion_crds.v1alpha1.parse import KEY, KINDS, LATER_KINDS, Place
+from decurion_worker.models.scripted import CUT_OFF, FAILURES
 
 GRAPH: dict[str, Any] = {
     "apiVersion": "decurion.dev/v1alpha1",
@@ -394,3 +396,7 @@ def test_a_finding_reads_as_one_line() -> None:
     finding = Finding("EXPR-FIELD", "nodes.a.with.x", "no field idd.", file="g.yaml", line=31, column=18)
     assert finding.text() == "g.yaml:31:18 nodes.a.with.x [EXPR-FIELD] no field idd."
     assert Finding("CYCLE", "", "a waits for b.").text() == "[CYCLE] a waits for b."
+
+
+def test_the_errors_of_a_scripted_reply_are_those_that_the_worker_knows() -> None:
+    assert set(get_args(ScriptedError)) == {*FAILURES, CUT_OFF}

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from decurion_crds.v1alpha1.base import (
-    MAX_DESCRIPTION,
     Auth,
     Conditions,
     Free,
@@ -37,22 +36,28 @@ class LLMLimits(Model):
     }
 
 
+ScriptedError = Literal["ModelRefused", "ModelTimeout", "ModelUnavailable", "OutputTruncated", "RateLimited"]
+
+
 class ScriptedReply(Model):
     """What a scripted model answers to the prompts that it matches."""
 
     match: Text | None = Field(
-        None, description="Regular expression (Python) searched in the prompt; absent, every prompt matches."
+        None,
+        description="A text that must occur in the last message of the user; between slashes, as /^Q: /, a regular "
+        "expression that is searched in it. Absent, every prompt matches.",
     )
     reply: Free = Field(None, description="The answer: a text, or any other value, which is sent as JSON.")
     delay_seconds: float = Field(0.0, ge=0, le=86_400, description="Seconds to wait before answering.")
-    error: str | None = Field(
-        None, max_length=MAX_DESCRIPTION, description="Fail with this class of error instead of answering."
+    error: ScriptedError | None = Field(
+        None,
+        description="Fail in this way instead of answering; OutputTruncated answers as if stopped at the token limit.",
     )
     times: int | None = Field(
         None,
         ge=1,
         le=1_000_000,
-        description="How often the entry is used before it is passed over; absent, always.",
+        description="How often the entry answers one and the same call before it is passed over; absent, always.",
     )
 
 
