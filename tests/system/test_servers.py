@@ -2,6 +2,8 @@
 
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from cluster.errors import NotATestCluster, ServerDied
 from cluster.process import Server, wait_until
 from cluster.ray_runtime import RayRuntime
 from cluster.s3 import S3Server
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_s3_server_creates_an_object_once_when_asked_to(s3_server: S3Server) -> None:
@@ -62,6 +66,18 @@ def test_a_server_that_ends_is_reported_with_the_end_of_its_log(tmp_path: Path) 
 
     with pytest.raises(ServerDied, match=r"short ended with status 7(.|\n)*no such flag"):
         wait_until(ended, seconds=20, what="short")
+
+
+def test_building_the_api_server_without_go_says_what_to_install(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "hack" / "cluster" / "binary.py", "build"],
+        env={"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "needs Go 1." in done.stderr
 
 
 class TestApiServer:
