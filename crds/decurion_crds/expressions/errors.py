@@ -9,7 +9,7 @@ DecurionError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from decurion_crds.errors import DecurionError, InputError
 from decurion_crds.findings import Fix
@@ -24,6 +24,14 @@ class Problem:
     line: int = 1
     column: int = 1
     fix: Fix | None = None
+
+
+def shifted(problem: Problem, line: int, column: int) -> Problem:
+    """`problem` of an expression that starts at `line` and `column` of a larger text, placed in that text."""
+    first = problem.line == 1
+    return replace(
+        problem, line=problem.line + line - 1, column=problem.column + column - 1 if first else problem.column
+    )
 
 
 class ExpressionRefused(InputError):

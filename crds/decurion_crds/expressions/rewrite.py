@@ -54,7 +54,7 @@ class Rewriter(ast.NodeTransformer):
         node.args = [self.visit(arg) for arg in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
-        return node
+        return _extreme(node) if self._reading == "check" else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         return self._field(node, _name_place(node))
@@ -102,6 +102,25 @@ class Rewriter(ast.NodeTransformer):
         return "".join(parts)
 
 
+def _extreme(node: ast.Call) -> ast.expr:
+    """`max(rows, key=f)` as `sorted(rows, key=f)[0]`, of which the checker knows what `f` gets wherever it stands."""
+    keywords = {keyword.arg: keyword for keyword in node.keywords}
+    named = isinstance(node.func, ast.Name) and node.func.id in ("max", "min")
+    if not named or not keywords.keys() <= {"key", "default"} or "key" not in keywords or not node.args:
+        return node
+    rows = node.args[0] if len(node.args) == 1 else ast.copy_location(ast.List(elts=node.args, ctx=ast.Load()), node)
+    if isinstance(rows, ast.Starred):
+        return node
+    name = ast.copy_location(ast.Name(id="sorted", ctx=ast.Load()), node.func)
+    found: ast.expr = ast.copy_location(ast.Call(func=name, args=[rows], keywords=[keywords["key"]]), node)
+    if "default" in keywords:
+        elements = [ast.Starred(value=found, ctx=ast.Load()), keywords["default"].value]
+        found = ast.copy_location(ast.List(elts=elements, ctx=ast.Load()), node)
+        ast.copy_location(elements[0], node)
+    first = ast.copy_location(ast.Constant(value=0), node)
+    return ast.copy_location(ast.Subscript(value=found, slice=first, ctx=ast.Load()), node)
+
+
 def _name_place(node: ast.Attribute) -> ast.expr:
     """A node that stands where the attribute's name stands."""
     place = ast.Constant(value=node.attr)
@@ -124,42 +143,52 @@ class Columns:
 
 
 class SourceMap:
-    """Leads from places of a generated text to places of the author's text.
+    """Leads from places of a generated text to places and nodes of the author's text.
 
-    Both are given as (line, column), from 1. `tree` is the rewritten tree, whose nodes carry the author's places;
+    Places are (line, column), from 1. `tree` is the rewritten tree, whose nodes carry the author's places;
     `generated` is what `ast.unparse` made of it. The two are walked side by side.
     """
 
     def __init__(self, tree: ast.AST, generated: str, author: str) -> None:
         mine = Columns(generated)
-        theirs = Columns(author)
-        self._spans: dict[tuple[int, int, int, int], tuple[int, int]] = {}
-        self._starts: dict[tuple[int, int], tuple[int, int]] = {}
+        self._theirs = Columns(author)
+        self._author = author
+        self._spans: dict[tuple[int, int, int, int], ast.AST] = {}
+        self._starts: dict[tuple[int, int], ast.AST] = {}
         mode: Literal["eval", "exec"] = "eval" if isinstance(tree, ast.Expression) else "exec"
         for old, new in zip(ast.walk(tree), ast.walk(ast.parse(generated, mode=mode)), strict=False):
             if type(old) is not type(new):
                 break
             if isinstance(old, ast.expr | ast.stmt | ast.arg | ast.keyword | ast.excepthandler):
-                place = (old.lineno, theirs.characters(old.lineno, old.col_offset) + 1)
-                self._add(new, mine, place)
+                self._add(old, new, mine)
         self._order = sorted(self._starts)
 
-    def _add(self, new: ast.AST, columns: Columns, place: tuple[int, int]) -> None:
+    def _add(self, old: ast.AST, new: ast.AST, columns: Columns) -> None:
         line, end_line = getattr(new, "lineno", 1), getattr(new, "end_lineno", 1)
         column = columns.characters(line, getattr(new, "col_offset", 0)) + 1
         end = columns.characters(end_line, getattr(new, "end_col_offset", 0)) + 1
-        self._spans.setdefault((line, column, end_line, end), place)
-        self._starts[line, column] = place
+        self._spans.setdefault((line, column, end_line, end), old)
+        self._starts[line, column] = old
 
-    def place(self, line: int, column: int, end_line: int = 0, end_column: int = 0) -> tuple[int, int]:
-        """The author's place for a span, or a point, of the generated text; the nearest one before it if none starts
-        there.
-        """
+    def node(self, line: int, column: int, end_line: int = 0, end_column: int = 0) -> ast.AST | None:
+        """The node at a span of the generated text, or the nearest one that starts at or before it."""
         exact = self._spans.get((line, column, end_line, end_column)) or self._starts.get((line, column))
         if exact:
             return exact
         before = bisect.bisect_right(self._order, (line, column))
-        return self._starts[self._order[before - 1]] if before else (1, 1)
+        return self._starts[self._order[before - 1]] if before else None
+
+    def place(self, line: int, column: int, end_line: int = 0, end_column: int = 0) -> tuple[int, int]:
+        """The author's place of `node`."""
+        node = self.node(line, column, end_line, end_column)
+        line = getattr(node, "lineno", 1)
+        return line, self._theirs.characters(line, getattr(node, "col_offset", 0)) + 1
+
+    def segment(self, node: ast.AST | None) -> str:
+        """The author's text of `node`, on one line and not longer than 60 characters."""
+        text = ast.get_source_segment(self._author, node) if isinstance(node, ast.expr) else None
+        text = " ".join((text or "this").split())
+        return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def depth(nodes: Iterable[ast.AST], limit: int) -> int:

@@ -63,6 +63,21 @@ class Parsed:
     tree: ast.Expression
     checked: ast.Expression
 
+    def place_of(self, path: str) -> tuple[int, int]:
+        """Line and column, from 1, of the last name of a dotted path where the text first reads it."""
+        keys = tuple(path.split("."))
+        nodes = (node for node in ast.walk(self.tree) if isinstance(node, ast.expr) and path_of(node) == keys)
+        return self.place_of_field(next(nodes, self.tree.body))
+
+    def place_of_field(self, node: ast.expr) -> tuple[int, int]:
+        """Line and column, from 1, of the name of the field that `node` reads; of `node` itself when it reads none."""
+        columns = Columns(self.expr.src)
+        if isinstance(node, ast.Attribute):
+            line, end = node.end_lineno or 1, node.end_col_offset or 0
+            return line, columns.characters(line, end - len(node.attr.encode())) + 1
+        place = node.slice if isinstance(node, ast.Subscript) else node
+        return place.lineno, columns.characters(place.lineno, place.col_offset) + 1
+
     @functools.cached_property
     def source_map(self) -> SourceMap:
         """From places of `check` to places of the author's text."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from decurion_crds.compiled import Text
-from decurion_crds.expressions.errors import ExpressionRefused, Problem
+from decurion_crds.expressions.errors import ExpressionRefused, Problem, shifted
 from decurion_crds.expressions.syntax import Parsed, parse_expression
 
 _TOKEN = re.compile(
@@ -62,18 +62,6 @@ def parse_text(src: str, names: Collection[str]) -> ParsedText:
     return ParsedText(
         text=Text(parts=tuple(part.parsed.expr if isinstance(part, Placed) else part for part in parts)),
         expressions=tuple(part for part in parts if isinstance(part, Placed)),
-    )
-
-
-def shifted(problem: Problem, line: int, column: int) -> Problem:
-    """`problem` of an expression that starts at `line` and `column` of a larger text, placed in that text."""
-    first = problem.line == 1
-    return Problem(
-        problem.code,
-        problem.message,
-        problem.line + line - 1,
-        problem.column + column - 1 if first else problem.column,
-        problem.fix,
     )
 
 

@@ -1,0 +1,151 @@
+"""Third pass: the parts of an accepted graph, put together with their digests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from decurion_crds.compile.digest import node_digest, scope_digest
+from decurion_crds.compile.draft import SCOPE_NAMES, GraphDraft, NodeDraft, ScopeDraft, Site
+from decurion_crds.compile.infer import Typed
+from decurion_crds.compile.order import Order
+from decurion_crds.compiled import (
+    CompiledGraph,
+    Expr,
+    LlmCall,
+    MapBlock,
+    Node,
+    Retry,
+    Scope,
+)
+from decurion_crds.expressions.syntax import shortest
+
+TIMEOUTS = {"transform": 1.0, "code": 30.0, "llm": 600.0, "map": 604_800.0}
+"""Seconds of one try where the node says nothing. A map has no time of its own: it gets the bound of the field."""
+
+
+def assemble(draft: GraphDraft, orders: Mapping[str, Order], typed: Typed) -> CompiledGraph:
+    """The compiled graph of a draft without errors."""
+    return _Assembly(draft, orders, typed).graph()
+
+
+class _Assembly:
+    """Puts the parts of an accepted graph together."""
+
+    def __init__(self, draft: GraphDraft, orders: Mapping[str, Order], typed: Typed) -> None:
+        self._draft = draft
+        self._orders = orders
+        self._typed = typed
+        self._specs = {name: llm.spec.to_json() for name, llm in sorted(draft.llms.items())}
+        self._done: dict[str, Scope] = {}
+
+    def graph(self) -> CompiledGraph:
+        root = self._scope("")
+        used = {name: scope for name, scope in sorted(self._done.items()) if name}
+        return CompiledGraph(name=self._draft.name, root=root, templates=used, llms=self._specs_of(used, root))
+
+    def _specs_of(self, templates: Mapping[str, Scope], root: Scope) -> dict[str, dict[str, object]]:
+        named = {node.llm.ref for scope in (root, *templates.values()) for node in scope.nodes if node.llm is not None}
+        return {name: self._specs[name] for name in sorted(named)}
+
+    def _scope(self, name: str) -> Scope:
+        """The compiled scope; templates that no map reaches are left out."""
+        if name in self._done:
+            return self._done[name]
+        draft, order = self._draft.scopes[name], self._orders[name]
+        nodes = tuple(self._node(draft, node, order) for node in draft.nodes.values())
+        channels = [
+            {"name": c.name, "schema": c.schema, "merge": c.merge, "initial": c.initial}
+            for c in draft.channels.values()
+        ]
+        scope = Scope.model_validate(
+            {
+                "inputSchema": draft.input,
+                "channels": channels,
+                "nodes": nodes,
+                "order": order.names,
+                "output": _exprs(draft.output),
+                "outputSchema": self._typed.scopes[name],
+                "leaf": not any(node.map is not None for node in nodes),
+            }
+        )
+        self._done[name] = scope.model_copy(update={"digest": scope_digest(scope)})
+        return self._done[name]
+
+    def _node(self, scope: ScopeDraft, draft: NodeDraft, order: Order) -> Node:
+        key = (scope.name, draft.name)
+        edges = order.edges[draft.name]
+        model = draft.model
+        seconds = TIMEOUTS[draft.kind] if model.timeout_seconds is None else model.timeout_seconds
+        node = Node.model_validate(
+            {
+                "name": draft.name,
+                "kind": draft.kind,
+                "after": [name for name in scope.nodes if name in edges],
+                "control": draft.after,
+                "parents": [name for name in scope.nodes if name in edges and edges[name].data],
+                "reads": _reads(draft),
+                "when": _expr(draft.when),
+                "with": _exprs(draft.with_),
+                "otherwise": _exprs(draft.otherwise) if draft.otherwise is not None else None,
+                "output": self._typed.nodes[key],
+                "writes": _exprs(draft.writes),
+                "timeoutSeconds": seconds,
+                "retry": _retry(draft),
+                "transform": _exprs(draft.transform) if draft.kind == "transform" else None,
+                "code": self._typed.codes.get(key),
+                "llm": _llm(draft),
+                "map": self._map(scope, draft),
+            }
+        )
+        template = self._scope(draft.template) if draft.template is not None else None
+        spec = self._specs[model.llm.ref] if model.llm is not None else None
+        return node.model_copy(update={"digest": node_digest(node, template=template, llm=spec)})
+
+    def _map(self, scope: ScopeDraft, draft: NodeDraft) -> MapBlock | None:
+        block = draft.model.map
+        if block is None or draft.template is None:
+            return None
+        tolerate = block.tolerate
+        return MapBlock.model_validate(
+            {
+                "items": _expr(draft.items),
+                "jsonl": _expr(draft.jsonl),
+                "as": block.as_,
+                "key": _expr(draft.key),
+                "template": draft.template,
+                "itemSchema": self._typed.items[scope.name, draft.name],
+                "concurrency": block.concurrency,
+                "tolerate": {"count": 0} if tolerate is None else tolerate.to_json(),
+            }
+        )
+
+
+def _exprs(sites: Mapping[str, Site]) -> dict[str, Expr]:
+    return {name: site.parsed.expr for name, site in sites.items()}
+
+
+def _expr(site: Site | None) -> Expr | None:
+    return site.parsed.expr if site is not None else None
+
+
+def _reads(draft: NodeDraft) -> tuple[str, ...]:
+    """What a node needs of its scope. The item of a map and the node's own output come from elsewhere."""
+    paths = {tuple(path.split(".")) for site in draft.scope_sites() for path in site.parsed.expr.reads}
+    return tuple(".".join(path) for path in shortest({path for path in paths if path[0] in SCOPE_NAMES}))
+
+
+def _llm(draft: NodeDraft) -> LlmCall | None:
+    block = draft.model.llm
+    if block is None or draft.prompt is None:
+        return None
+    return LlmCall(
+        ref=block.ref,
+        system=draft.system.text if draft.system is not None else None,
+        prompt=draft.prompt.text,
+        parameters=block.parameters,
+    )
+
+
+def _retry(draft: NodeDraft) -> Retry:
+    written = draft.model.retry
+    return Retry.model_validate(written.to_json() if written is not None else {})

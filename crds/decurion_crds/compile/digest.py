@@ -1,0 +1,49 @@
+"""Digests of nodes and scopes: what decides a result, and nothing else.
+
+A node's digest stands in every record of it, so equal digests mean that a result may be taken over. It covers the
+node's own fields, the scope of its template and all below it, and of its model what can change an answer: protocol,
+model, parameters, the way structure is asked for, and scripted answers. Left out are what only changes where or how
+fast an answer is had (endpoint, token, limits, concurrency), the author's spelling (`src` beside the rewritten `py`),
+and what follows from the rest (order, reads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from decurion_crds.canonical import Json, canonical, digest
+from decurion_crds.compiled import Node, Scope
+
+_OF_NODE = ("after", "parents", "reads", "digest")
+_OF_MODEL = ("protocol", "model", "parameters", "structuredOutput", "scripted")
+
+
+def node_digest(node: Node, *, template: Scope | None, llm: Mapping[str, Any] | None) -> str:
+    """The digest of a node, given the scope that it maps over and the spec of the model that it asks."""
+    own = {key: value for key, value in _plain(node.to_json()).items() if key not in _OF_NODE}
+    if node.map is not None:
+        own["map"] = {key: value for key, value in own["map"].items() if key not in ("template", "concurrency")}
+    if node.llm is not None:
+        own["llm"] = {key: value for key, value in own["llm"].items() if key != "ref"}
+    model = {key: llm[key] for key in _OF_MODEL if key in llm} if llm is not None else None
+    scope = template.digest if template is not None else None
+    return digest("node/v0", canonical({"node": own, "template": scope, "model": model}))
+
+
+def scope_digest(scope: Scope) -> str:
+    """The digest of a scope whose nodes have theirs."""
+    own = _plain(scope.to_json())
+    own["nodes"] = [[node.name, node.digest] for node in scope.nodes]
+    for key in ("digest", "order", "leaf"):
+        own.pop(key, None)
+    return digest("scope/v0", canonical(own))
+
+
+def _plain(value: Json) -> Json:
+    """`value` with only `py` left of an expression or source, which is told from other objects by having one."""
+    if isinstance(value, dict):
+        if "src" in value and "py" in value:
+            return value["py"]
+        return {key: _plain(below) for key, below in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

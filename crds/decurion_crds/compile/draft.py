@@ -1,0 +1,128 @@
+"""A graph while it is compiled: names are resolved and sources parsed, types and order are not known yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from decurion_crds.canonical import Json
+from decurion_crds.compile.report import Spot
+from decurion_crds.compiled import NodeKind, Schema, Text
+from decurion_crds.expressions.code import ParsedCode
+from decurion_crds.expressions.syntax import Parsed
+from decurion_crds.v1alpha1 import LLM, Node
+
+View: TypeAlias = Literal["scope", "work", "item", "writes"]
+"""Which names an expression sees: those of the scope (`input nodes state run`), those of the node's `with`, those of
+the scope and one item of a map, or those of the scope and the node's own `output`.
+"""
+SCOPE_NAMES = ("input", "nodes", "state", "run")
+VALUE = "$value"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Site:
+    """An accepted expression at its place. `scalar` is the text that it starts in at `line`, `column`."""
+
+    spot: Spot
+    view: View
+    parsed: Parsed
+    scalar: str
+    line: int = 1
+    column: int = 1
+
+    def reads(self, root: str) -> list[str]:
+        """The second names of the paths that it reads below `root`; `""` when it reads `root` itself."""
+        return [
+            path.partition(".")[2].partition(".")[0]
+            for path in self.parsed.expr.reads
+            if path == root or path.startswith(f"{root}.")
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelDraft:
+    name: str
+    spot: Spot
+    schema: Schema
+    merge: Literal["replace", "append"]
+    initial: Json
+
+
+@dataclass(eq=False, slots=True)
+class TextDraft:
+    """A text with `{{ }}` and its expressions."""
+
+    text: Text
+    sites: list[Site]
+
+
+@dataclass(eq=False, slots=True)
+class NodeDraft:
+    """A node. A `with` name whose expression was refused is in `names` and not in `with_`.
+
+    `output` is what is declared, or the default of the kind; None when it has to be inferred. `broken` says that a part
+    of the block was refused, so that nothing is said about the block's type.
+    """
+
+    name: str
+    kind: NodeKind
+    spot: Spot
+    model: Node
+    names: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    with_: dict[str, Site] = field(default_factory=dict)
+    when: Site | None = None
+    otherwise: dict[str, Site] | None = None
+    writes: dict[str, Site] = field(default_factory=dict)
+    output: Schema | None = None
+    transform: dict[str, Site] = field(default_factory=dict)
+    code: ParsedCode | None = None
+    system: TextDraft | None = None
+    prompt: TextDraft | None = None
+    items: Site | None = None
+    jsonl: Site | None = None
+    line: Schema | None = None
+    key: Site | None = None
+    template: str | None = None
+    broken: bool = False
+
+    def scope_sites(self) -> Iterator[Site]:
+        """All expressions that read from the scope."""
+        yield from (site for site in (self.when, self.items, self.jsonl, self.key) if site is not None)
+        yield from self.with_.values()
+        yield from (self.otherwise or {}).values()
+        yield from self.writes.values()
+
+    def work_sites(self) -> Iterator[Site]:
+        """All expressions of the block that read from `with`."""
+        yield from self.transform.values()
+        for text in (self.system, self.prompt):
+            yield from text.sites if text is not None else ()
+
+
+@dataclass(eq=False, slots=True)
+class ScopeDraft:
+    """The root (`name` is ""), or a template. `refused` holds names of output fields that were refused."""
+
+    name: str
+    spot: Spot
+    input: Schema
+    channels: dict[str, ChannelDraft] = field(default_factory=dict)
+    nodes: dict[str, NodeDraft] = field(default_factory=dict)
+    output: dict[str, Site] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+
+
+@dataclass(eq=False, slots=True)
+class GraphDraft:
+    """All scopes by name, the root first, and the models that are named."""
+
+    name: str
+    scopes: dict[str, ScopeDraft] = field(default_factory=dict)
+    llms: dict[str, LLM] = field(default_factory=dict)
+
+    @property
+    def root(self) -> ScopeDraft:
+        return self.scopes[""]

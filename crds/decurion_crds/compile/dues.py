@@ -1,0 +1,129 @@
+"""What the parts of a node have to give: its fields by its declared output, a map's names by its template's input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from decurion_crds.compile.draft import VALUE, NodeDraft
+from decurion_crds.compile.report import Report, Spot
+from decurion_crds.compile.sites import Due
+from decurion_crds.compiled import Schema
+from decurion_crds.expressions.shapes import (
+    ANY,
+    branches,
+    is_any,
+    mismatch,
+    nullable,
+    record,
+    union,
+    without_null,
+    words,
+)
+from decurion_crds.expressions.wording import unfit
+from decurion_crds.findings import Fix, did_you_mean, listed
+
+INDEX: Schema = {"type": "integer"}
+KEY: Schema = {"type": ["string", "integer"]}
+FAILURES: Schema = {
+    "type": "array",
+    "items": record(
+        {
+            "index": {"type": "integer"},
+            "key": KEY,
+            "node": {"type": "string"},
+            "class": {"type": "string"},
+            "error": {"type": "string"},
+        },
+        ["index", "node", "class", "error"],
+    ),
+}
+
+
+def field_dues(output: Schema, written: Iterable[str], spot: Spot, report: Report) -> dict[str, Due]:
+    """What each of the fields `written` at `spot` has to give. Fields too many and too few are in the report."""
+    names = list(written)
+    if VALUE in names:
+        return {VALUE: Due(output, "OUTPUT-TYPE")}
+    parts = branches(without_null(output))
+    objects = [branch for branch in parts if branch.get("type") in ("object", None)]
+    if not objects:
+        message = f"named fields make an object, and the output is {words(output)}; write {VALUE} for the whole result"
+        report.add("OUTPUT-TYPE", spot, message)
+        return {}
+    if len(objects) > 1 or is_any(objects[0]):
+        return {}
+    properties, required = objects[0].get("properties", {}), objects[0].get("required", ())
+    dues: dict[str, Due] = {}
+    for name in names:
+        below = properties.get(name, objects[0].get("additionalProperties", not properties))
+        if below is False:
+            _no_field(name, list(properties), spot.below(name), report)
+        elif isinstance(below, Mapping):
+            schema = dict(below)
+            dues[name] = Due(schema if name in required or name not in properties else nullable(schema), "OUTPUT-TYPE")
+    for name in required:
+        if name not in names:
+            report.add("OUTPUT-TYPE", spot, f'the field "{name}" of the output is missing; add it')
+    return dues
+
+
+def _no_field(name: str, known: Sequence[str], spot: Spot, report: Report) -> None:
+    meant = did_you_mean(name, known)
+    hint = f'did you mean "{meant}"?' if meant else f"it has {listed(known)}"
+    fix = Fix(name, meant) if meant else None
+    report.add("OUTPUT-TYPE", spot, f'the output has no field "{name}"; {hint}', fix=fix)
+
+
+def input_dues(template: Schema) -> dict[str, Schema]:
+    """What each name of a template's input has to get; null where it may be absent."""
+    required = template.get("required", ())
+    return {
+        name: schema if name in required else nullable(schema)
+        for name, schema in template.get("properties", {}).items()
+    }
+
+
+def check_map_input(node: NodeDraft, template: Schema, report: Report) -> None:
+    """That a map gives its template the names that it declares, and no others."""
+    block = node.model.map
+    if block is None or "properties" not in template:
+        return
+    declared, required = list(template["properties"]), template.get("required", ())
+    given = {block.as_: node.spot.below("map", "as"), **{name: node.spot.below("with", name) for name in node.names}}
+    for name, spot in given.items():
+        if name not in declared:
+            meant = did_you_mean(name, declared)
+            hint = f'did you mean "{meant}"?' if meant else f"its input has {listed(declared)}"
+            message = f'the template {block.template} has no input "{name}"; {hint}'
+            report.add("FIELD-UNKNOWN", spot, message, fix=Fix(name, meant) if meant else None)
+    for name in required:
+        if name not in given and name != "index":
+            message = f'the template {block.template} needs the input "{name}"; give it by with'
+            report.add("FIELD-MISSING", node.spot.below("with"), message)
+    index = template["properties"].get("index")
+    if index is not None and "index" not in given and mismatch(INDEX, index) is not None:
+        message = f"index is an integer, and the template {block.template} declares {words(index)}; change its input"
+        report.add("EXPR-TYPE", node.spot.below("map", "template"), message)
+
+
+def check_lines(line: Schema, item: Schema, spot: Spot, report: Report) -> None:
+    """That the lines of a file fit the input of the template."""
+    why = mismatch(line, item)
+    if why is not None:
+        report.add("EXPR-TYPE", spot, unfit(*why))
+
+
+def map_output(items: Schema) -> Schema:
+    return record({"items": {"type": "array", "items": items}, "failures": FAILURES, "total": {"type": "integer"}})
+
+
+def items_due(item: Schema) -> Due:
+    return Due({"type": "array", "items": item})
+
+
+def item_of(array: Schema | None) -> Schema | None:
+    """The schema of the items of what a map runs over; None when it is not known, or no list."""
+    if array is None:
+        return None
+    found = [branch.get("items", ANY) for branch in branches(array) if branch.get("type", "array") == "array"]
+    return union([item if isinstance(item, dict) else ANY for item in found]) if found else None

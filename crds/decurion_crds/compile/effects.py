@@ -1,0 +1,104 @@
+"""Channels and skips: what two nodes may not do at once, and which nodes can be skipped or never run."""
+
+from __future__ import annotations
+
+import ast
+from itertools import combinations
+
+from decurion_crds.compile.draft import NodeDraft, ScopeDraft
+from decurion_crds.compile.order import Order, channels_read, writers
+from decurion_crds.compile.report import Report
+
+
+def check_races(scope: ScopeDraft, order: Order, report: Report) -> None:
+    """Two unordered writers of a channel without a merge rule, and readers that are unordered with a writer."""
+    for channel in scope.channels.values():
+        names = writers(scope, channel.name)
+        if channel.merge == "replace":
+            for first, second in combinations(names, 2):
+                if order.unordered(first, second):
+                    spot = scope.nodes[second].spot.below("writes", channel.name)
+                    message = (
+                        f"{first} and {second} write {channel.name} in no order, so the result depends on time; order "
+                        "them by after, or declare merge: append for the channel"
+                    )
+                    report.add("WRITE-RACE", spot, message)
+        for node in scope.nodes.values():
+            _check_reader(scope, node, channel.name, [n for n in names if order.unordered(n, node.name)], report)
+
+
+def _check_reader(scope: ScopeDraft, node: NodeDraft, channel: str, unordered: list[str], report: Report) -> None:
+    if not unordered:
+        return
+    for site in node.scope_sites():
+        if channel in channels_read(scope, site):
+            others = " and ".join(unordered)
+            message = (
+                f"{node.name} reads {channel} while {others} may be writing it; name {others} in after, or "
+                f"{node.name} in the after of {others}"
+            )
+            report.add("READ-RACE", site.spot, message)
+            return
+
+
+def may_skip(scope: ScopeDraft, order: Order) -> dict[str, bool]:
+    """Whether a node's output can be None because it was skipped: by its own `when`, or since all of its own `after`
+    were. One with `otherwise` has an output all the same.
+    """
+    found: dict[str, bool] = {}
+    for name in order.names:
+        node = scope.nodes[name]
+        above = [found[other] for other in node.after if other in found]
+        found[name] = node.otherwise is None and (node.model.when is not None or (bool(above) and all(above)))
+    return found
+
+
+def check_reachable(scope: ScopeDraft, order: Order, report: Report) -> None:
+    """Nodes whose `when` is a constant that is false, and those that come only after such."""
+    dead: set[str] = set()
+    for name in order.names:
+        node = scope.nodes[name]
+        if node.when is not None and _is_false(node.when.parsed.tree.body):
+            dead.add(name)
+            message = f"{name} can never run: its when is always false; remove the node, or write a condition"
+            report.add("UNREACHABLE", node.when.spot, message)
+        elif node.after and all(other in dead for other in node.after):
+            dead.add(name)
+            message = f"{name} can never run: it comes only after nodes that never do; remove it, or its after"
+            report.add("UNREACHABLE", node.spot.below("after"), message)
+
+
+def _is_false(tree: ast.expr) -> bool:
+    return isinstance(tree, ast.Constant) and not tree.value
+
+
+def check_unused(scope: ScopeDraft, report: Report) -> None:
+    """Warnings: nodes whose output nobody reads, names of `with` that the block does not read, idle channels."""
+    sites = [site for node in scope.nodes.values() for site in node.scope_sites()]
+    sites += scope.output.values()
+    read = {name for site in sites for name in site.reads("nodes")}
+    read |= {name for node in scope.nodes.values() for name in node.after}
+    for node in scope.nodes.values():
+        if node.name not in read and not node.model.writes and not scope.refused:
+            message = f"nothing reads nodes.{node.name}.output; read it, or remove the node"
+            report.add("UNUSED", node.spot, message, severity="warning")
+        _check_names(node, report)
+    heard = {channel for site in sites for channel in channels_read(scope, site)}
+    for channel in scope.channels.values():
+        if channel.name not in heard:
+            message = f"nothing reads state.{channel.name}; read it, or remove the channel"
+            report.add("UNUSED", channel.spot, message, severity="warning")
+        elif not writers(scope, channel.name) and channel.initial is None:
+            message = f"nothing writes {channel.name}, and it has no initial value; write it, or remove the channel"
+            report.add("UNUSED", channel.spot, message, severity="warning")
+
+
+def _check_names(node: NodeDraft, report: Report) -> None:
+    if node.broken or node.kind == "map":
+        return
+    used = {path.partition(".")[0] for site in node.work_sites() for path in site.parsed.expr.reads}
+    used |= node.code.reads if node.code is not None else frozenset()
+    for name in node.names:
+        if name not in used:
+            message = f"{node.kind} does not use {name}; use it, or remove it from with"
+            report.add("UNUSED", node.spot.below("with", name), message, severity="warning")

@@ -1,0 +1,329 @@
+"""Second pass: the type of every expression, node and scope, as far as each is known from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from decurion_crds.compile.draft import VALUE, GraphDraft, NodeDraft, ScopeDraft, Site
+from decurion_crds.compile.dues import (
+    INDEX,
+    KEY,
+    check_lines,
+    check_map_input,
+    field_dues,
+    input_dues,
+    item_of,
+    items_due,
+    map_output,
+)
+from decurion_crds.compile.effects import may_skip
+from decurion_crds.compile.order import Order, channels_read, writers
+from decurion_crds.compile.report import Report
+from decurion_crds.compile.rounds import Cell, Rounds, Typing
+from decurion_crds.compile.sites import SILENT, Due, SiteTyper, Undetermined
+from decurion_crds.compiled import Code, Schema
+from decurion_crds.expressions.check import Answer, Checker, Task
+from decurion_crds.expressions.enums import probe, strangers
+from decurion_crds.expressions.shapes import ANY, fields, mismatch, nullable, record
+from decurion_crds.expressions.types import Types
+from decurion_crds.expressions.wording import Context, problems, unfit
+
+RUN: Schema = {"title": "run", **record({"id": {"type": "string"}, "scheduledAt": {"type": "string"}})}
+_BY_OUTPUT = "declare the node's output"
+_BY_TRANSFORM = "compute it in a transform node with an output, and read that"
+
+
+@dataclass(eq=False, slots=True)
+class Typed:
+    """What the second pass found: outputs of nodes and scopes, item schemas of maps, and sources as functions.
+
+    Keys are (scope, node). What is not known, because of a finding, is the schema of everything.
+    """
+
+    nodes: dict[tuple[str, str], Schema] = field(default_factory=dict)
+    scopes: dict[str, Schema] = field(default_factory=dict)
+    items: dict[tuple[str, str], Schema] = field(default_factory=dict)
+    codes: dict[tuple[str, str], Code] = field(default_factory=dict)
+
+
+def infer(draft: GraphDraft, orders: Mapping[str, Order], checker: Checker, report: Report) -> Typed:
+    """Types a graph whose names are resolved. Raises `CheckFailed` when the checker gives no answer."""
+    return _Inference(draft, orders, checker, report).run()
+
+
+class _Inference:
+    def __init__(self, draft: GraphDraft, orders: Mapping[str, Order], checker: Checker, report: Report) -> None:
+        self._draft = draft
+        self._orders = orders
+        self._checker = checker
+        self._report = report
+        self._types = Types()
+        self._rounds = Rounds(checker, self._types.definitions)
+        self._sites = SiteTyper(self._types, self._rounds, report)
+        self._skips = {name: may_skip(scope, orders[name]) for name, scope in draft.scopes.items()}
+        self._outputs: dict[tuple[str, str], Cell[Schema | None]] = {}
+        self._scopes: dict[str, Cell[Schema | None]] = {}
+        self._with: dict[tuple[str, str], dict[str, Cell[Schema | None]]] = {}
+        self._fields: dict[tuple[str, str], dict[str, Cell[Schema | None]]] = {}
+        self._typed = Typed()
+
+    def run(self) -> Typed:
+        for scope in self._draft.scopes.values():
+            for node in scope.nodes.values():
+                self._begin(scope, node)
+            self._scopes[scope.name] = self._rounds.spawn(self._scope_output(scope))
+        for scope in self._draft.scopes.values():
+            for node in scope.nodes.values():
+                self._rounds.spawn(self._node(scope, node))
+        self._rounds.run()
+        for key, cell in self._outputs.items():
+            self._typed.nodes[key] = ANY if cell.value is None else cell.value
+        for name, result in self._scopes.items():
+            self._typed.scopes[name] = ANY if result.value is None else result.value
+        return self._typed
+
+    def _begin(self, scope: ScopeDraft, node: NodeDraft) -> None:
+        """Sets up what other nodes may wait for."""
+        key = (scope.name, node.name)
+        template = self._draft.scopes[node.template].input if node.template is not None else None
+        due = input_dues(template) if template is not None else None
+        self._with[key] = {
+            name: self._rounds.spawn(self._with_name(scope, node, name, due))
+            for name in node.names
+            if name in node.with_
+        }
+        self._outputs[key] = self._rounds.spawn(self._output(scope, node))
+
+    # --- what an expression sees
+
+    def _names(self, scope: ScopeDraft, node: NodeDraft | None, site: Site) -> Typing[dict[str, Schema | None]]:
+        """The names of the scope that the expression reads, holding no more than it reads of `nodes` and `state`."""
+        roots = {path.partition(".")[0] for path in site.parsed.expr.reads}
+        names: dict[str, Schema | None] = {}
+        if "input" in roots:
+            names["input"] = {"title": "input", **scope.input}
+        if "run" in roots:
+            names["run"] = RUN
+        if "state" in roots:
+            channels = {name: self._channel(scope, node, name) for name in channels_read(scope, site)}
+            names["state"] = {"title": "state", **record(channels)}
+        if "nodes" in roots:
+            names["nodes"] = yield from self._nodes(scope, site)
+        return names
+
+    def _nodes(self, scope: ScopeDraft, site: Site) -> Typing[Schema | None]:
+        found: dict[str, Schema] = {}
+        for name in dict.fromkeys(site.reads("nodes")):
+            output: Schema | None = yield self._outputs[scope.name, name]
+            if output is None:
+                return None
+            if self._skips[scope.name].get(name):
+                output = nullable(output)
+            found[name] = {"title": f"nodes.{name}", **record({"output": output})}
+        return {"title": "nodes", **record(found)}
+
+    def _channel(self, scope: ScopeDraft, node: NodeDraft | None, name: str) -> Schema:
+        """The type of a channel as `node` reads it (the scope's output, when None): None before the first write."""
+        channel = scope.channels[name]
+        if channel.initial is not None:
+            return channel.schema
+        order, skips = self._orders[scope.name], self._skips[scope.name]
+        for writer in writers(scope, name):
+            sure = not skips.get(writer) and scope.nodes[writer].model.when is None
+            if sure and (node is None or order.before(writer, node.name)):
+                return channel.schema
+        return nullable(channel.schema)
+
+    def _work_names(self, scope: ScopeDraft, node: NodeDraft) -> Typing[dict[str, Schema | None]]:
+        names: dict[str, Schema | None] = {}
+        for name in node.names:
+            cell = self._with[scope.name, node.name].get(name)
+            names[name] = (yield cell) if cell is not None else None
+        return names
+
+    # --- nodes
+
+    def _node(self, scope: ScopeDraft, node: NodeDraft) -> Typing[None]:
+        """Everything of a node that no other node waits for."""
+        key = (scope.name, node.name)
+        spawn = self._rounds.spawn
+        if node.when is not None:
+            spawn(self._fits(scope, node, node.when, Due({"type": "boolean"})))
+        for name, site in node.writes.items():
+            spawn(self._written(scope, node, site, Due(scope.channels[name].schema)))
+        if node.kind == "code":
+            yield from self._code(scope, node)
+        elif node.kind == "llm":
+            yield from self._texts(scope, node)
+        elif node.kind == "map":
+            yield from self._map(scope, node)
+        if node.otherwise is not None:
+            output: Schema | None = yield self._outputs[key]
+            if output is not None:
+                due = field_dues(output, node.model.otherwise or {}, node.spot.below("otherwise"), self._report)
+                for name, site in node.otherwise.items():
+                    spawn(self._fits(scope, node, site, due.get(name, Due(ANY))))
+
+    def _fits(self, scope: ScopeDraft, node: NodeDraft | None, site: Site, due: Due) -> Typing[Schema | None]:
+        names = yield from self._names(scope, node, site)
+        return (yield from self._sites.fits(site, names, due))
+
+    def _with_name(
+        self, scope: ScopeDraft, node: NodeDraft, name: str, due: Mapping[str, Schema] | None
+    ) -> Typing[Schema | None]:
+        site = node.with_[name]
+        if due is not None and name in due:
+            return (yield from self._fits(scope, node, site, Due(due[name])))
+        names = yield from self._names(scope, node, site)
+        # A prompt takes any value: nothing relies on its type.
+        otherwise = SILENT if node.kind in ("llm", "map") else Undetermined(_BY_TRANSFORM)
+        return (yield from self._sites.infers(site, names, otherwise))
+
+    def _written(self, scope: ScopeDraft, node: NodeDraft, site: Site, due: Due) -> Typing[Schema | None]:
+        names = yield from self._names(scope, node, site)
+        if any(path.partition(".")[0] == "output" for path in site.parsed.expr.reads):
+            output: Schema | None = yield self._outputs[scope.name, node.name]
+            names["output"] = output if output is None else {"title": "output", **output}
+        return (yield from self._sites.fits(site, names, due))
+
+    def _output(self, scope: ScopeDraft, node: NodeDraft) -> Typing[Schema | None]:
+        """The type of a node's output: declared, or made of its parts."""
+        if node.kind == "map":
+            return (yield from self._map_output(node))
+        if node.kind == "transform":
+            return (yield from self._transform(scope, node))
+        return node.output
+
+    def _transform(self, scope: ScopeDraft, node: NodeDraft) -> Typing[Schema | None]:
+        names = yield from self._work_names(scope, node)
+        if node.output is not None:
+            due = field_dues(node.output, node.model.transform or {}, node.spot.below("transform"), self._report)
+            for name, site in node.transform.items():
+                self._rounds.spawn(self._sites.fits(site, names, due.get(name, Due(ANY))))
+            return node.output
+        otherwise = Undetermined(_BY_OUTPUT)
+        cells = {
+            name: self._rounds.spawn(self._sites.infers(site, names, otherwise))
+            for name, site in node.transform.items()
+        }
+        found: dict[str, Schema | None] = {}
+        for name, cell in cells.items():
+            found[name] = yield cell
+        return None if node.broken else _together(found)
+
+    def _code(self, scope: ScopeDraft, node: NodeDraft) -> Typing[None]:
+        names = yield from self._work_names(scope, node)
+        if node.code is None:
+            return
+        spot, source = node.spot.below("code"), node.code.src
+        optional = {name for schema in names.values() if schema is not None for name in fields(schema)}
+        compiled = node.code.compiled(optional)
+        self._typed.codes[scope.name, node.name] = compiled
+        refused = self._checker.not_supported(compiled.py)
+        if refused is not None:
+            self._report.add("EXPR-SYNTAX", spot, f"this is not supported in code: {refused}")
+            return
+        rendered = node.code.render("check", ())
+        parameters = {
+            name: self._types.annotation(ANY if schema is None else schema, name) for name, schema in names.items()
+        }
+        due = node.output
+        returns = self._types.annotation(due, f"{node.name}_output") if due is not None else "object"
+        probed = probe(rendered.text, is_code=True)
+        context = Context(
+            types=self._types,
+            source_map=rendered.source_map,
+            generated=rendered.text,
+            mismatch_code="OUTPUT-TYPE",
+            due=due,
+            names=tuple(names),
+            is_code=True,
+        )
+        answer: Answer = yield Task(rendered.text, parameters, returns, is_code=True)
+        for problem in problems(answer, context):
+            self._report.problem(problem, spot, source)
+        if probed is not None:
+            asked: Answer = yield Task(probed.text, parameters, returns, is_code=True)
+            for problem in strangers(probed, asked, self._types, rendered.source_map):
+                self._report.problem(problem, spot, source)
+
+    def _texts(self, scope: ScopeDraft, node: NodeDraft) -> Typing[None]:
+        names = yield from self._work_names(scope, node)
+        for text in (node.system, node.prompt):
+            for site in text.sites if text is not None else ():
+                self._rounds.spawn(self._sites.shows(site, names))
+
+    # --- maps and scopes
+
+    def _map(self, scope: ScopeDraft, node: NodeDraft) -> Typing[None]:
+        block = node.model.map
+        if block is None:
+            return
+        template = self._draft.scopes[node.template].input if node.template is not None else None
+        declared = None
+        if template is not None:
+            check_map_input(node, template, self._report)
+            declared = template.get("properties", {}).get(block.as_)
+        item = declared
+        if node.items is not None:
+            items = self._rounds.spawn(self._items(scope, node, node.items, declared))
+            item = yield items
+        elif node.line is not None:
+            item = node.line
+            if node.jsonl is not None:
+                self._rounds.spawn(self._fits(scope, node, node.jsonl, Due({"type": "string"})))
+            if declared is not None:
+                check_lines(node.line, declared, node.spot.below("map", "itemsFrom", "schema"), self._report)
+        self._typed.items[scope.name, node.name] = item if isinstance(item, dict) else ANY
+        if node.key is not None:
+            names = yield from self._names(scope, node, node.key)
+            names[block.as_] = item
+            names["index"] = INDEX
+            self._rounds.spawn(self._sites.fits(node.key, names, Due(KEY)))
+
+    def _items(self, scope: ScopeDraft, node: NodeDraft, site: Site, declared: Schema | None) -> Typing[Schema | None]:
+        if declared is not None:
+            yield from self._fits(scope, node, site, items_due(declared))
+            return declared
+        names = yield from self._names(scope, node, site)
+        found = yield from self._sites.infers(site, names, SILENT)
+        return item_of(found)
+
+    def _map_output(self, node: NodeDraft) -> Typing[Schema | None]:
+        if node.template is None:
+            return None
+        items: Schema | None = yield self._scopes[node.template]
+        if items is None:
+            return None
+        found = map_output(items)
+        why = mismatch(found, node.output) if node.output is not None else None
+        if why is not None:
+            self._report.add("OUTPUT-TYPE", node.spot.below("output"), unfit(*why))
+        return found
+
+    def _scope_output(self, scope: ScopeDraft) -> Typing[Schema | None]:
+        """The result of a scope. What cannot be inferred at the root is open: nothing in the graph reads it."""
+        root = not scope.name
+        otherwise = Undetermined(_BY_TRANSFORM, severity="warning" if root else "error")
+        cells = {
+            name: self._rounds.spawn(self._output_field(scope, site, otherwise)) for name, site in scope.output.items()
+        }
+        found: dict[str, Schema | None] = dict.fromkeys(scope.refused)
+        for name, cell in cells.items():
+            found[name] = yield cell
+        if root:
+            found = {name: ANY if schema is None else schema for name, schema in found.items()}
+        return _together(found)
+
+    def _output_field(self, scope: ScopeDraft, site: Site, otherwise: Undetermined) -> Typing[Schema | None]:
+        names = yield from self._names(scope, None, site)
+        return (yield from self._sites.infers(site, names, otherwise))
+
+
+def _together(found: Mapping[str, Schema | None]) -> Schema | None:
+    """The schema of an object of these fields, or of `$value` alone; None when one of them is not known."""
+    if VALUE in found:
+        return found[VALUE]
+    known = {name: schema for name, schema in found.items() if schema is not None}
+    return record(known) if len(known) == len(found) else None

@@ -1,0 +1,93 @@
+"""Findings as they are gathered: each with its path by names and, if the resource came from a file, its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from decurion_crds.errors import SchemaRefused
+from decurion_crds.expressions.errors import Problem
+from decurion_crds.findings import Finding, Fix, Severity
+from decurion_crds.v1alpha1 import Place
+
+
+class Positions(Protocol):
+    """Where a value of the resource was written: file, line and column, from 1; None when it came from no file.
+
+    With `offset`, the place of that character inside a scalar. `loader.Document.locate` is one.
+    """
+
+    def __call__(self, place: Place, offset: int | None = None, /) -> tuple[str, int, int] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in a resource, by keys and indices, and the same by names."""
+
+    place: Place
+    path: str
+
+    def below(self, *steps: str) -> Spot:
+        spot = self
+        for step in steps:
+            plain = step.replace("-", "_").removesuffix("?").isidentifier()
+            joined = f"{spot.path}.{step}" if spot.path else step
+            spot = Spot((*spot.place, step), joined if plain else f'{spot.path}["{step}"]')
+        return spot
+
+    def item(self, index: int, name: str) -> Spot:
+        """The item of a list that goes by `name`."""
+        return Spot((*self.place, index), f"{self.path}.{name}")
+
+
+class Report:
+    """Collects findings; the same one twice counts once."""
+
+    def __init__(self, positions: Positions | None) -> None:
+        self._positions = positions
+        self._findings: dict[tuple[str, str, str], Finding] = {}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """In the order of the file where there is one, else in the order in which they were found."""
+        found = list(self._findings.values())
+        return sorted(found, key=lambda f: (f.line or 0, f.column or 0)) if self._positions else found
+
+    @property
+    def failed(self) -> bool:
+        return any(finding.severity == "error" for finding in self._findings.values())
+
+    def add(
+        self,
+        code: str,
+        spot: Spot,
+        message: str,
+        *,
+        fix: Fix | None = None,
+        severity: Severity = "error",
+        offset: int | None = None,
+    ) -> None:
+        file, line, column = (self._positions(spot.place, offset) if self._positions else None) or (None, None, None)
+        finding = Finding(code, spot.path, message, severity, file, line, column, fix)
+        self._findings.setdefault((code, spot.path, message), finding)
+
+    def problem(self, problem: Problem, spot: Spot, scalar: str) -> None:
+        """A problem that is placed inside the scalar at `spot`."""
+        offset = index_in(scalar, problem.line, problem.column)
+        self.add(problem.code, spot, problem.message, fix=problem.fix, offset=offset)
+
+    def schema(self, refused: SchemaRefused, spot: Spot) -> None:
+        """A refused schema; what is wrong in a shared one is told there, and once."""
+        path = refused.path
+        if path.startswith("schemas."):
+            spot, path = Spot(("spec",), ""), path
+        place = spot.below(*path.split(".")) if path else spot
+        fix = Fix(*refused.suggestion) if refused.suggestion else None
+        self.add("SCHEMA", place, refused.message, fix=fix)
+
+
+def index_in(text: str, line: int, column: int) -> int:
+    """Index of the character at a line and column, from 1, of `text`; that of its end when there is none."""
+    lines = text.split("\n")
+    before = sum(len(part) + 1 for part in lines[: line - 1])
+    return min(before + column - 1, len(text))

@@ -1,0 +1,301 @@
+"""First pass: names, references, schemas and the syntax of everything that is written in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from decurion_crds.compile.draft import (
+    SCOPE_NAMES,
+    VALUE,
+    ChannelDraft,
+    GraphDraft,
+    NodeDraft,
+    ScopeDraft,
+    Site,
+    TextDraft,
+    View,
+)
+from decurion_crds.compile.report import Report, Spot
+from decurion_crds.compiled import NodeKind, Schema
+from decurion_crds.errors import OutputMismatch, SchemaRefused, ValueRefused
+from decurion_crds.expressions.code import parse_code
+from decurion_crds.expressions.errors import ExpressionRefused, Problem, shifted
+from decurion_crds.expressions.shapes import ANY, branches
+from decurion_crds.expressions.syntax import parse_expression
+from decurion_crds.expressions.text import parse_text
+from decurion_crds.expressions.words import FUNCTIONS
+from decurion_crds.findings import Fix, did_you_mean, listed
+from decurion_crds.schemas import expand_fields, expand_schema
+from decurion_crds.v1alpha1 import LLM, Channel, Node, TaskGraph, TaskGraphSpec, Template
+from decurion_crds.values import Validator, normalise
+
+LLM_OUTPUT: Schema = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}},
+    "required": ["text"],
+    "additionalProperties": False,
+}
+_KINDS: tuple[NodeKind, ...] = ("transform", "code", "llm", "map")
+
+
+def resolve(graph: TaskGraph, llms: Mapping[str, LLM], report: Report) -> GraphDraft:
+    """The draft of a graph. What is refused is in the report and left out of the draft."""
+    return _Resolver(graph, llms, report).graph()
+
+
+class _Resolver:
+    def __init__(self, graph: TaskGraph, llms: Mapping[str, LLM], report: Report) -> None:
+        self._spec = graph.spec
+        self._llms = llms
+        self._report = report
+        self._draft = GraphDraft(name=graph.name)
+        self._templates = [template.name for template in graph.spec.templates]
+
+    def graph(self) -> GraphDraft:
+        top = Spot(("spec",), "")
+        for name, written in self._spec.schemas.items():
+            self._schema(written, top.below("schemas", name))
+        self._names(self._templates, top.below("templates"), "template")
+        self._draft.scopes[""] = self._scope("", self._spec, top)
+        for i, template in enumerate(self._spec.templates):
+            spot = top.below("templates").item(i, template.name)
+            self._draft.scopes.setdefault(template.name, self._scope(template.name, template, spot))
+        return self._draft
+
+    def _scope(self, name: str, body: TaskGraphSpec | Template, spot: Spot) -> ScopeDraft:
+        scope = ScopeDraft(name=name, spot=spot, input=self._fields(body.input, spot.below("input")))
+        self._names([channel.name for channel in body.state], spot.below("state"), "channel")
+        for i, channel in enumerate(body.state):
+            draft = self._channel(channel, spot.below("state").item(i, channel.name))
+            scope.channels.setdefault(channel.name, draft)
+        self._names([node.name for node in body.nodes], spot.below("nodes"), "node")
+        known = [node.name for node in body.nodes]
+        for i, node in enumerate(body.nodes):
+            place = spot.below("nodes").item(i, node.name)
+            scope.nodes.setdefault(node.name, self._node(node, place, scope, known))
+        scope.output = self._expressions(body.output, spot.below("output"), "scope", SCOPE_NAMES)
+        scope.output = {k: site for k, site in scope.output.items() if self._references(site, scope, known)}
+        scope.refused = set(body.output) - set(scope.output)
+        self._value_alone(body.output, spot.below("output"))
+        return scope
+
+    def _names(self, names: Iterable[str], spot: Spot, what: str) -> None:
+        seen: set[str] = set()
+        for i, name in enumerate(names):
+            if name in seen:
+                message = f'there are two of the name "{name}"; rename one {what}'
+                self._report.add("DUPLICATE-NAME", spot.item(i, name), message)
+            seen.add(name)
+            self._own_name(name, spot.item(i, name))
+
+    def _own_name(self, name: str, spot: Spot) -> None:
+        if name in FUNCTIONS:
+            self._report.add("NAME", spot, f'"{name}" is a function of expressions; choose another name')
+
+    def _schema(self, written: str | dict[str, Any], spot: Spot) -> Schema:
+        try:
+            return expand_schema(written, self._spec.schemas)
+        except SchemaRefused as refused:
+            self._report.schema(refused, spot)
+            return ANY
+
+    def _fields(self, written: Mapping[str, Any], spot: Spot) -> Schema:
+        try:
+            return expand_fields(written, self._spec.schemas)
+        except SchemaRefused as refused:
+            self._report.schema(refused, spot)
+            return {"type": "object"}
+
+    def _channel(self, channel: Channel, spot: Spot) -> ChannelDraft:
+        schema = self._schema(channel.schema_, spot.below("schema"))
+        initial = channel.initial
+        if channel.merge == "append":
+            if any(branch.get("type", "array") != "array" for branch in branches(schema)):
+                self._report.add("SCHEMA", spot.below("schema"), "merge: append joins lists; declare type: array")
+                schema = ANY
+            initial = [] if initial is None else initial
+        if initial is not None:
+            try:
+                initial = normalise(initial, schema)
+                Validator(schema).check(initial)
+            except (OutputMismatch, ValueRefused) as error:
+                self._report.add("FIELD-VALUE", spot.below("initial"), f"it breaks the channel's schema: {error}")
+        return ChannelDraft(channel.name, spot, schema, channel.merge, initial)
+
+    def _node(self, node: Node, spot: Spot, scope: ScopeDraft, known: list[str]) -> NodeDraft:
+        kind = next(kind for kind in _KINDS if getattr(node, kind) is not None)
+        draft = NodeDraft(name=node.name, kind=kind, spot=spot, model=node, names=tuple(sorted(node.with_)))
+        for name in node.with_:
+            self._own_name(name, spot.below("with", name))
+        draft.with_ = self._expressions(node.with_, spot.below("with"), "scope", SCOPE_NAMES)
+        draft.when = self._optional(node.when, spot.below("when"), "scope", SCOPE_NAMES)
+        if node.otherwise is not None:
+            draft.otherwise = self._expressions(node.otherwise, spot.below("otherwise"), "scope", SCOPE_NAMES)
+            self._value_alone(node.otherwise, spot.below("otherwise"))
+        names = (*SCOPE_NAMES, "output")
+        draft.writes = self._expressions(node.writes, spot.below("writes"), "writes", names)
+        self._channels_exist(draft, scope)
+        draft.after = self._after(node, spot, known)
+        if node.output is not None:
+            draft.output = self._schema(node.output, spot.below("output"))
+        self._block(draft, node)
+        self._checked_references(draft, scope, known)
+        return draft
+
+    def _block(self, draft: NodeDraft, node: Node) -> None:
+        spot = draft.spot.below(draft.kind)
+        if node.transform is not None:
+            draft.transform = self._expressions(node.transform, spot, "work", draft.names)
+            draft.broken = len(draft.transform) < len(node.transform)
+            self._value_alone(node.transform, spot)
+        elif node.code is not None:
+            self._code(draft, node.code, spot)
+        elif node.llm is not None:
+            draft.output = LLM_OUTPUT if node.output is None else draft.output
+            self._model(node.llm.ref, spot.below("ref"))
+            draft.prompt = self._text(node.llm.prompt, spot.below("prompt"), draft)
+            if node.llm.system is not None:
+                draft.system = self._text(node.llm.system, spot.below("system"), draft)
+        elif node.map is not None:
+            self._map(draft, node, spot)
+
+    def _code(self, draft: NodeDraft, source: str, spot: Spot) -> None:
+        try:
+            draft.code = parse_code(source, draft.names)
+        except ExpressionRefused as refused:
+            self._refused(refused, spot, source)
+            draft.broken = True
+        if draft.model.output is None:
+            message = "code needs an output: declare what its last expression gives"
+            self._report.add("TYPE-DECLARE", draft.spot, message)
+            draft.broken = True
+
+    def _map(self, draft: NodeDraft, node: Node, spot: Spot) -> None:
+        block = node.map
+        if block is None:
+            return
+        self._own_name(block.as_, spot.below("as"))
+        if block.as_ in node.with_:
+            message = f'"{block.as_}" is the item here, and a name of with; rename one of them'
+            self._report.add("DUPLICATE-NAME", spot.below("as"), message)
+        draft.items = self._optional(block.items, spot.below("items"), "scope", SCOPE_NAMES)
+        if block.items_from is not None:
+            below = spot.below("itemsFrom")
+            draft.jsonl = self._optional(block.items_from.jsonl, below.below("jsonl"), "scope", SCOPE_NAMES)
+            draft.line = self._schema(block.items_from.schema_, below.below("schema"))
+        names = (*SCOPE_NAMES, block.as_, "index")
+        draft.key = self._optional(block.key, spot.below("key"), "item", names)
+        if block.template in self._templates:
+            draft.template = block.template
+            return
+        meant = did_you_mean(block.template, self._templates)
+        hint = f'did you mean "{meant}"?' if meant else f"the templates are {listed(self._templates)}"
+        message = f'there is no template "{block.template}"; {hint}'
+        fix = Fix(block.template, meant) if meant else None
+        self._report.add("REF-MISSING", spot.below("template"), message, fix=fix)
+
+    def _model(self, ref: str, spot: Spot) -> None:
+        if ref in self._llms:
+            self._draft.llms[ref] = self._llms[ref]
+            return
+        meant = did_you_mean(ref, self._llms)
+        hint = f'did you mean "{meant}"?' if meant else f"apply an LLM of that name (there are {listed(self._llms)})"
+        self._report.add(
+            "REF-MISSING", spot, f'there is no LLM "{ref}"; {hint}', fix=Fix(ref, meant) if meant else None
+        )
+
+    def _after(self, node: Node, spot: Spot, known: list[str]) -> tuple[str, ...]:
+        found: list[str] = []
+        for name in node.after:
+            if name in known:
+                found.append(name)
+                continue
+            meant = did_you_mean(name, known)
+            hint = f'did you mean "{meant}"?' if meant else f"the nodes here are {listed(known)}"
+            message = f'there is no node "{name}"; {hint}'
+            fix = Fix(name, meant) if meant else None
+            self._report.add("REF-MISSING", spot.below("after"), message, fix=fix)
+        return tuple(dict.fromkeys(found))
+
+    def _channels_exist(self, draft: NodeDraft, scope: ScopeDraft) -> None:
+        for name in [name for name in draft.model.writes if name not in scope.channels]:
+            draft.writes.pop(name, None)
+            meant = did_you_mean(name, scope.channels)
+            hint = f'did you mean "{meant}"?' if meant else "declare it in state"
+            fix = Fix(name, meant) if meant else None
+            message = f'there is no channel "{name}"; {hint}'
+            self._report.add("REF-MISSING", draft.spot.below("writes", name), message, fix=fix)
+
+    def _checked_references(self, draft: NodeDraft, scope: ScopeDraft, known: list[str]) -> None:
+        """Leaves out expressions that name nodes or channels which do not exist; they are in the report."""
+        draft.with_ = {name: site for name, site in draft.with_.items() if self._references(site, scope, known)}
+        draft.writes = {name: site for name, site in draft.writes.items() if self._references(site, scope, known)}
+        if draft.otherwise is not None:
+            kept = {name: site for name, site in draft.otherwise.items() if self._references(site, scope, known)}
+            draft.otherwise = kept
+        for part in ("when", "items", "jsonl", "key"):
+            site = getattr(draft, part)
+            if site is not None and not self._references(site, scope, known):
+                setattr(draft, part, None)
+
+    def _references(self, site: Site, scope: ScopeDraft, known: list[str]) -> bool:
+        for name in site.reads("nodes"):
+            if not name:
+                message = "nodes is no value of its own; name one, as in nodes.NAME.output"
+                self._report.add("EXPR-FIELD", site.spot, message)
+                return False
+            if name not in known:
+                meant = did_you_mean(name, known)
+                hint = f"did you mean {meant}?" if meant else f"the nodes here are {listed(known)}"
+                self._missing(site, "REF-MISSING", f"nodes.{name}", f"there is no node {name}; {hint}", name, meant)
+                return False
+        for name in site.reads("state"):
+            if name and name not in scope.channels:
+                meant = did_you_mean(name, scope.channels)
+                hint = f"did you mean {meant}?" if meant else f"the channels here are {listed(scope.channels)}"
+                message = f"there is no channel {name}; {hint}"
+                self._missing(site, "EXPR-FIELD", f"state.{name}", message, name, meant)
+                return False
+        return True
+
+    def _missing(self, site: Site, code: str, path: str, message: str, name: str, meant: str | None) -> None:
+        at = site.parsed.place_of(path)
+        problem = Problem(code, message, *at, Fix(name, meant) if meant else None)
+        self._report.problem(shifted(problem, site.line, site.column), site.spot, site.scalar)
+
+    def _value_alone(self, written: Mapping[str, str], spot: Spot) -> None:
+        if VALUE in written and len(written) > 1:
+            message = f"{VALUE} is the whole result and stands alone; remove the other fields, or give it a name"
+            self._report.add("FIELD-VALUE", spot.below(VALUE), message)
+
+    def _expressions(self, written: Mapping[str, str], spot: Spot, view: View, names: Iterable[str]) -> dict[str, Site]:
+        sites = {name: self._optional(src, spot.below(name), view, names) for name, src in written.items()}
+        return {name: site for name, site in sites.items() if site is not None}
+
+    def _optional(self, src: str | None, spot: Spot, view: View, names: Iterable[str]) -> Site | None:
+        if src is None:
+            return None
+        try:
+            return Site(spot=spot, view=view, parsed=parse_expression(src, tuple(names)), scalar=src)
+        except ExpressionRefused as refused:
+            self._refused(refused, spot, src, work=view == "work")
+            return None
+
+    def _text(self, src: str, spot: Spot, draft: NodeDraft) -> TextDraft | None:
+        try:
+            parsed = parse_text(src, draft.names)
+        except ExpressionRefused as refused:
+            self._refused(refused, spot, src, work=True)
+            draft.broken = True
+            return None
+        sites = [Site(spot, "work", e.parsed, src, e.line, e.column) for e in parsed.expressions]
+        return TextDraft(text=parsed.text, sites=sites)
+
+    def _refused(self, refused: ExpressionRefused, spot: Spot, scalar: str, *, work: bool = False) -> None:
+        for problem in refused.problems:
+            name = problem.message.partition(" ")[0]
+            if work and problem.code == "EXPR-NAME" and name in SCOPE_NAMES:
+                message = f"{name} is not seen inside a block; read it in with, and use that name here"
+                problem = Problem(problem.code, message, problem.line, problem.column)
+            self._report.problem(problem, spot, scalar)
