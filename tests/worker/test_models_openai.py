@@ -296,6 +296,12 @@ async def test_the_status_decides_whether_to_try_again(status: int, kind: type[E
         await answered(Recorder({"error": {"message": "because"}}, status=status))
 
 
+async def test_a_redirect_is_not_followed_but_told() -> None:
+    moved = Recorder(b"", status=308, headers={"location": "https://new.example/v1/chat/completions"})
+    with pytest.raises(ModelRefused, match=r"answered 308 \(to https://new\.example/.*set spec\.endpoint"):
+        await answered(moved)
+
+
 async def test_the_server_s_words_are_told_without_the_token_or_the_query() -> None:
     said = f"Incorrect API key\nprovided: {TOKEN}. " + "x" * 1000
     with pytest.raises(ModelRefused) as caught:

@@ -32,13 +32,13 @@ class RawServer:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.connections = 0
-        self.open = 0
+        self.writers: set[asyncio.StreamWriter] = set()
         self.requests = 0
         self.endpoint = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self.open += 1
+        self.writers.add(writer)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -49,8 +49,12 @@ class RawServer:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
-            self.open -= 1
+            self.writers.discard(writer)
             writer.close()
+
+    @property
+    def open(self) -> int:
+        return len(self.writers)
 
 
 @asynccontextmanager
@@ -62,6 +66,9 @@ async def raw_server(handler: Handler, *, tls: ssl.SSLContext | None = None) -> 
         yield server
     finally:
         listening.close()
+        for writer in server.writers:
+            writer.transport.abort()
+        await until(lambda: server.open == 0)
 
 
 def sends(*chunks: bytes, close: bool = False) -> Handler:
@@ -174,6 +181,15 @@ async def test_words_that_nobody_asked_for_are_never_taken_for_the_next_answer()
         assert server.connections == 3
 
 
+async def test_a_connection_on_which_something_comes_unasked_is_dropped() -> None:
+    async with raw_server(sends(WHOLE)) as server, model_at(server.endpoint, keep_alive=60) as model:
+        await model.chat(request())
+        (writer,) = server.writers
+        writer.write(WHOLE.replace(b"fine", b"evil"))
+        await until(lambda: server.open == 0)
+        assert (await model.chat(request())).text == "fine"
+
+
 async def test_a_caller_that_stops_waiting_drops_its_connection_and_frees_its_place() -> None:
     first = True
 
@@ -280,11 +296,14 @@ async def test_an_answer_larger_than_allowed_is_terminal(framing: bytes) -> None
         "garbage for json",
     ],
 )
-async def test_a_server_that_misbehaves_is_transient_and_its_connection_dropped(handler: Handler) -> None:
+async def test_a_server_that_misbehaves_is_transient_and_no_fault_of_ours(
+    handler: Handler, caplog: pytest.LogCaptureFixture
+) -> None:
     async with raw_server(handler) as server, model_at(server.endpoint) as model:
         for _ in range(2):
             with pytest.raises(ModelUnavailable, match=r"^LLM fast at http://127\.0\.0\.1:"):
                 await model.chat(request())
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("sent", [b"", WHOLE[:20], WHOLE[:-1]], ids=["nothing", "part of the head", "part of the body"])

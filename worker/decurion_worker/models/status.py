@@ -40,6 +40,8 @@ def failure_of(response: httpx.Response, *, where: str, token: str | None) -> Wo
     message quotes the server, without `token` should the server repeat it.
     """
     body = _json_of(response)
+    if response.has_redirect_location:
+        body = f"to {response.headers['location']}"
     said = quoted(body if body is not None else response.text, token)
     return failure_from(response.status_code, said, where=where, retry_after=retry_after(response.headers))
 
