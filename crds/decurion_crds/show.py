@@ -1,0 +1,144 @@
+"""A compiled graph as a person sees it: what runs after what and why, and how much of it is left to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from decurion_crds.compiled import CompiledGraph, Expr, Node, Scope
+
+SCALE = ("transform", "code", "tool", "llm", "agent")
+"""From deterministic to agentic. A map stands where the furthest node of its template stands."""
+
+_SHAPES = {"transform": ("[", "]"), "code": ("[[", "]]"), "llm": ("([", "])"), "map": ("{{", "}}")}
+
+
+def show_text(graph: CompiledGraph) -> str:
+    """Every scope with its nodes in order: the place of each on the scale, its model or template, and its edges.
+
+    `←` is an edge that the author declared, `⇠` one that follows from a read, with the expression that made it.
+    """
+    lines = [f"{graph.name}  {graph.digest[:12]}"]
+    lines += _scope_lines(graph, "graph", graph.root)
+    for name, scope in graph.templates.items():
+        lines += ["", *_scope_lines(graph, f"template {name}", scope)]
+    lines += ["", "scale: " + " · ".join(SCALE) + "  (deterministic to agentic)"]
+    return "\n".join(lines)
+
+
+def show_mermaid(graph: CompiledGraph) -> str:
+    """The graph as a Mermaid flowchart: one box for each scope, inferred edges dotted and labelled."""
+    lines = ["flowchart TD"]
+    lines += _mermaid_scope(graph, "root", graph.name, graph.root)
+    for name, scope in graph.templates.items():
+        lines += _mermaid_scope(graph, f"t_{name}", f"template {name}", scope)
+    for prefix, scope in _scopes(graph):
+        for node in scope.nodes:
+            if node.map is not None:
+                lines.append(f'  {prefix}_{node.name} -. "for each {node.map.as_}" .-> t_{node.map.template}')
+    for i, kind in enumerate(SCALE):
+        lines.append(f"  classDef {kind} fill:{_COLOURS[i]},stroke:#555,color:#111")
+    return "\n".join(lines)
+
+
+_COLOURS = ("#e8f1fb", "#cfe3f7", "#d8ecd9", "#fbe7c6", "#f7cfc0")
+
+
+def place(graph: CompiledGraph, node: Node) -> str:
+    """The place of a node on the scale."""
+    if node.map is None:
+        return node.kind
+    below = [place(graph, inner) for inner in graph.templates[node.map.template].nodes]
+    return max(below, key=SCALE.index)
+
+
+def _scopes(graph: CompiledGraph) -> Iterator[tuple[str, Scope]]:
+    yield "root", graph.root
+    for name, scope in graph.templates.items():
+        yield f"t_{name}", scope
+
+
+def _scope_lines(graph: CompiledGraph, title: str, scope: Scope) -> Iterator[str]:
+    names = list(scope.input_schema.get("properties", {}))
+    yield f"{title}({', '.join(names)})"
+    width = max(len(node.name) for node in scope.nodes)
+    for name in scope.order:
+        node = scope.by_name[name]
+        yield f"  {_gauge(place(graph, node))}  {name.ljust(width)}  {node.kind.ljust(9)}  {_detail(node)}".rstrip()
+        for other in node.after:
+            arrow, why = _reason(node, other)
+            yield f"  {' ' * len(SCALE)}  {' ' * width}    {arrow} {other}{f'   {why}' if why else ''}"
+    for name, expr in scope.output.items():
+        yield f"  → {name}: {expr.src}"
+
+
+def _gauge(kind: str) -> str:
+    """`··●··`: where on the scale."""
+    at = SCALE.index(kind)
+    return "·" * at + "●" + "·" * (len(SCALE) - at - 1)
+
+
+def _detail(node: Node) -> str:
+    if node.llm is not None:
+        return f"model {node.llm.ref}"
+    if node.map is None:
+        return ""
+    source = node.map.items or node.map.jsonl
+    text = _shortened(source.src) if source is not None else ""
+    return f"{'for each' if node.map.items else 'for each line of'} {text} → template {node.map.template}"
+
+
+def _reason(node: Node, other: str) -> tuple[str, str]:
+    """The arrow of an edge, and the expression that made it where it is an inferred one."""
+    if other in node.control:
+        return "←", ""
+    for where, expr in _expressions(node):
+        if any(path == f"nodes.{other}" or path.startswith(f"nodes.{other}.") for path in expr.reads):
+            return "⇠", f"{where}: {_shortened(expr.src)}"
+    for where, expr in _expressions(node):
+        if any(path == "state" or path.startswith("state.") for path in expr.reads):
+            return "⇠", f"{where}: {_shortened(expr.src)}"
+    return "⇠", ""
+
+
+def _expressions(node: Node) -> Iterator[tuple[str, Expr]]:
+    if node.when is not None:
+        yield "when", node.when
+    for name, expr in node.with_.items():
+        yield f"with.{name}", expr
+    if node.map is not None:
+        for name, part in (("map.items", node.map.items), ("map.itemsFrom", node.map.jsonl), ("map.key", node.map.key)):
+            if part is not None:
+                yield name, part
+    for name, expr in (node.otherwise or {}).items():
+        yield f"otherwise.{name}", expr
+    for name, expr in node.writes.items():
+        yield f"writes.{name}", expr
+
+
+def _shortened(text: str, limit: int = 60) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _mermaid_scope(graph: CompiledGraph, prefix: str, title: str, scope: Scope) -> Iterator[str]:
+    yield f'  subgraph {prefix}["{title}"]'
+    for node in scope.nodes:
+        left, right = _SHAPES[node.kind]
+        label = f"{node.name}<br/><small>{node.kind}{_mermaid_detail(node)}</small>"
+        yield f'    {prefix}_{node.name}{left}"{label}"{right}:::{place(graph, node)}'
+    for node in scope.nodes:
+        for other in node.after:
+            arrow, why = _reason(node, other)
+            link = "-->" if arrow == "←" else f'-. "{_escaped(why)}" .->' if why else "-.->"
+            yield f"    {prefix}_{other} {link} {prefix}_{node.name}"
+    yield "  end"
+
+
+def _mermaid_detail(node: Node) -> str:
+    return f" {node.llm.ref}" if node.llm is not None else f" {node.map.template}" if node.map is not None else ""
+
+
+def _escaped(text: str) -> str:
+    for sign, code in (("&", "#amp;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
+        text = text.replace(sign, code)
+    return text
