@@ -11,7 +11,7 @@ import pytest
 from graphs import code, expr, fan_out, graph, llm, map_reduce, nested, node, path, scope
 
 from decurion_crds.compiled import CompiledGraph, Expr, Tolerate
-from decurion_ledger import LogWriter, Record, open_store, read_log
+from decurion_ledger import LogWriter, Record, open_store, read_log, verify
 from decurion_worker.driver import Driver
 from decurion_worker.executors import LocalExecutor
 from decurion_worker.opening import OpenRequest
@@ -261,6 +261,12 @@ async def test_a_model_answers_a_node_and_what_it_cost_is_recorded() -> None:
     assert session.engine.output == {"t": "A"}
     assert next(r for r in log if r.path == "/ask").envelope["usage"]["calls"] == 1
     assert session.projection()["usage"]["calls"] == 1
+
+
+async def test_the_verifier_finds_a_run_in_order() -> None:
+    async with Bench() as bench:
+        await bench.run(nested(), {"rows": [[1, 2], [3]]})
+        assert await verify(bench.store, "run-1") == []
 
 
 async def test_two_thousand_branches_need_few_segments() -> None:

@@ -331,9 +331,9 @@ class Driver:
         """Items that runners hold now."""
         return sum(seat.load for seat in self._seats.values())
 
-    @property
-    def runners(self) -> int:
-        return len(self._seats)
+    def runner_names(self) -> list[str]:
+        """Names of the runners that have joined; the worker in every record is one of them."""
+        return sorted(name for name, seat in self._seats.items() if seat.capacity)
 
     async def _offer_loop(self) -> None:
         while True:
@@ -352,7 +352,11 @@ class Driver:
             for session in sorted(self.sessions.values(), key=lambda s: len(s.leases)):
                 if room <= 0:
                     break
-                room -= await self._give(seat, session, room)
+                try:
+                    room -= await self._give(seat, session, room)
+                except Exception as error:  # noqa: BLE001 - the boundary of one run: its neighbours go on
+                    log.exception("a fault in the driver; run %s is let go", session.run)
+                    await session.stop(f"{type(error).__name__}: {error}")
 
     async def _give(self, seat: _RunnerSeat, session: RunSession, room: int) -> int:
         held = seat.held.setdefault(session.run, set())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from decurion_crds.canonical import Json
@@ -52,7 +53,8 @@ class DriverCalls:
     async def list(self) -> list[dict[str, Json]]:
         driver = self._driver
         runs = sorted(driver.sessions)
-        return [{"id": driver.name, "incarnation": driver.incarnation, "runs": runs}]
+        who = {"id": driver.name, "incarnation": driver.incarnation, "pid": os.getpid()}
+        return [{**who, "runners": driver.runner_names(), "runs": runs}]
 
     async def changes(self, driver: str, *, since: int, incarnation: str, wait: float) -> dict[str, Json]:
         """A caller that names another incarnation is told everything there is, at once."""

@@ -145,7 +145,7 @@ async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunS
     graph = CompiledGraph.model_validate(closure)
     run_input = await unpack(driver.store, genesis.envelope, core["input"])
     facts = RunFacts(
-        graph_digest=core["graph"],
+        graph_digest=core["node"],
         ledger_uri=driver.ledger_uri,
         started_at=genesis.envelope["at"],
         attempt=opened.fences,

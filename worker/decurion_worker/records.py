@@ -125,7 +125,17 @@ async def genesis_record(
 ) -> Record:
     """The first record of a run: what it is a run of. Graph and input are its values, by hash."""
     closure = graph.to_json()
-    core = {"v": 0, "type": "genesis", "path": "", "graph": graph.digest, "input": vhash(input), "seed": seed}
+    core = make_core(
+        type="genesis",
+        path="/",
+        node=graph.digest,
+        parents=[],
+        input=vhash(input),
+        outcome="ok",
+        delta=None,
+        schema=None,
+    )
+    core["seed"] = seed
     full = {
         "run": run,
         **envelope,
@@ -133,7 +143,7 @@ async def genesis_record(
         "closure": vhash(closure),
         "values": await pack(store, run, [closure, input]),
     }
-    return Record(type="genesis", path="", core=core, envelope=full, core_hash=hash_core(core))
+    return Record(type="genesis", path="/", core=core, envelope=full, core_hash=hash_core(core))
 
 
 async def join_record(store: Store, run: str, joined: MapState, *, envelope: Mapping[str, Json]) -> Record:

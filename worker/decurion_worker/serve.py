@@ -1,7 +1,7 @@
 """The ingress: the driver's HTTP face for the operator. Short calls only; a run never depends on a connection.
 
-Every call but `/healthz` needs the bearer token. Errors are `{"error": <code>, "message": <sentence>, …}`; the codes are
-in `_STATUS`. Plain Starlette routes over a `Drivers` port, so that the same routes serve drivers in this process and
+Every call but `/healthz` needs the bearer token. Errors are `{"error": <code>, "message": <sentence>, …}`; the codes
+are in `_STATUS`. Plain Starlette routes over a `Drivers` port, so that the same routes serve drivers in this process and
 drivers in Ray actors.
 """
 

@@ -125,7 +125,7 @@ class RunSession:
         """Ask for the run's end; what runners hold is taken from them once the record is durable."""
         if self.engine.cancelled is None and self.engine.closed is None:
             envelope = {"run": self.run, "reason": reason, "at": self._stamp()}
-            self._inbox.own.append(Record(type="cancel", path="", core=None, envelope=envelope, core_hash=""))
+            self._inbox.own.append(Record(type="cancel", path="/", core=None, envelope=envelope, core_hash=""))
             self._wake.set()
 
     def take(self, limit: int, runner: str, *, room: Callable[[str], bool]) -> list[Task]:
@@ -446,7 +446,7 @@ class RunSession:
                 "code": close.failure.code,
                 "message": close.failure.message,
             }
-        return Record(type="close", path="", core=None, envelope=envelope, core_hash="")
+        return Record(type="close", path="/", core=None, envelope=envelope, core_hash="")
 
     # ------------------------------------------------------------------ the end
 

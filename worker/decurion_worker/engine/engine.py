@@ -159,7 +159,6 @@ class Engine:
         scope.running += 1
         if kind == "output":
             names = {read.split(".")[1] for read in scope.plan.output_reads if read.startswith("nodes.")}
-            found = sorted((f"{scope.path}/{n}", scope.cores[n]) for n in names if n in scope.cores)
             env = self._environment(scope, scope.plan.output_reads)
             return Task(
                 key,
@@ -168,15 +167,14 @@ class Engine:
                 "",
                 env,
                 self._template(scope),
-                tuple(found) or scope.start(),
+                scope.ends(names),
                 False,
                 {},
             )
         node = scope.scope.by_name[name]
         if kind == "writes":
             env = {"output": scope.outputs[name]} | self._environment(scope, node.reads)
-            parents: tuple[tuple[str, str], ...] = ((f"{scope.path}/{name}!join", scope.cores[name]),)
-            return Task(key, kind, scope_path, name, env, self._template(scope), parents, False, {})
+            return Task(key, kind, scope_path, name, env, self._template(scope), scope.ends([name]), False, {})
         skip = bool(node.control) and all(scope.status[n] is NodeStatus.SKIPPED for n in node.control)
         env = self._environment(scope, node.reads)
         return Task(key, kind, scope_path, name, env, self._template(scope), scope.parents(node), skip, {})
@@ -306,7 +304,7 @@ class Engine:
         for channel, value in (applied.writes or {}).items():
             scope.writes.setdefault(channel, {})[name] = value
         scope.outputs[name] = output
-        self._end_node(scope, name, status, applied.record.core_hash, failure)
+        self._end_node(scope, name, status, applied.record, failure)
 
     def _taken_back(self, scope: ScopeState, key: str) -> None:
         """A task has its record. After a replay nobody had taken it."""
@@ -372,14 +370,14 @@ class Engine:
         self._open_maps.remove(joined)
         scope, name = joined.home, joined.node.name
         scope.outputs[name] = applied.value
-        scope.cores[name] = applied.record.core_hash
+        scope.cores[name] = (applied.record.path, applied.record.core_hash)
         scope.running -= 1
         failure = failure_of(applied.record)
         if failure is None and joined.node.writes:
             self._push(scope, "writes", name)
             return
         status = NodeStatus.FAILED if failure else NodeStatus.OK
-        self._end_node(scope, name, status, applied.record.core_hash, failure)
+        self._end_node(scope, name, status, applied.record, failure)
 
     # ------------------------------------------------------------------ consequences
 
@@ -428,10 +426,10 @@ class Engine:
         heapq.heappush(self._queue, (-scope.depth, self._order, key, kind, scope.path, name))
 
     def _end_node(
-        self, scope: ScopeState, name: str, status: NodeStatus, core_hash: str, failure: Failure | None
+        self, scope: ScopeState, name: str, status: NodeStatus, record: Record, failure: Failure | None
     ) -> None:
         scope.status[name] = status
-        scope.cores[name] = core_hash
+        scope.cores[name] = (record.path, record.core_hash)
         scope.left -= 1
         if failure is not None:
             scope.failure = scope.failure or failure

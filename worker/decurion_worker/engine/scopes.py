@@ -5,7 +5,7 @@ Pure data with the bookkeeping that belongs to it. What may happen next is the e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -79,7 +79,8 @@ class ScopeState:
     status: dict[str, NodeStatus] = field(default_factory=dict)
     waits: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, Json] = field(default_factory=dict)
-    cores: dict[str, str] = field(default_factory=dict)
+    cores: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The record that ended each node: its path and core hash."""
     writes: dict[str, dict[str, Json]] = field(default_factory=dict)
     maps: dict[str, MapState] = field(default_factory=dict)
     running: int = 0
@@ -98,8 +99,11 @@ class ScopeState:
 
     def parents(self, node: Node) -> tuple[tuple[str, str], ...]:
         """Core hashes of the nodes whose data `node` reads, in path order; of a branch's start where it reads none."""
-        found = sorted((f"{self.path}/{name}", self.cores[name]) for name in node.parents if name in self.cores)
-        return tuple(found) or self.start()
+        return self.ends(node.parents)
+
+    def ends(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """The records that ended these nodes, in path order; the scope's own start where none is named."""
+        return tuple(sorted(self.cores[name] for name in names if name in self.cores)) or self.start()
 
     @property
     def halted(self) -> bool:
