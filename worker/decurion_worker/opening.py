@@ -82,13 +82,11 @@ class _Stalled:
 
     def on_stalled(self, run: str, reason: str) -> None:
         if self.session is not None:
-            self.session.facts.reason, self.session.facts.message = "StoreUnavailable", reason
-            self.session.on_changed(self.session)
+            self.session.show_stalled(reason)
 
     def on_recovered(self, run: str) -> None:
         if self.session is not None:
-            self.session.facts.reason = self.session.facts.message = ""
-            self.session.on_changed(self.session)
+            self.session.show_recovered()
 
 
 async def _genesis(driver: Driver, request: OpenRequest) -> Record:

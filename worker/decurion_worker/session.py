@@ -44,6 +44,10 @@ LONE_STRIKES = 3
 """An item that was alone on its runner this many times when the runner was lost is given up."""
 
 
+STALL_SHOWN = 2.0
+"""Seconds after which a commit that is not through is shown as `StoreUnavailable`."""
+
+
 @dataclass(slots=True)
 class Lease:
     id: str
@@ -222,7 +226,7 @@ class RunSession:
             else:
                 records.append(await self._decided(decision))
         if records:
-            slot = await self._writer.append(records)
+            slot = await self._append(records)
             self.facts.committed += len(records)
             self._note_slot(slot)
             for record in records:
@@ -238,6 +242,26 @@ class RunSession:
         if records or closing:
             self.on_changed(self)
         return bool(records) or closing is not None
+
+    async def _append(self, records: list[Record]) -> int:
+        """Write records; a store that does not answer is shown on the run meanwhile, and waited for."""
+        late = asyncio.get_running_loop().call_later(
+            STALL_SHOWN, self.show_stalled, f"no answer from the store for {STALL_SHOWN:g} s; the run waits for it"
+        )
+        try:
+            return await self._writer.append(records)
+        finally:
+            late.cancel()
+            self.show_recovered()
+
+    def show_stalled(self, reason: str) -> None:
+        self.facts.reason, self.facts.message = "StoreUnavailable", reason
+        self.on_changed(self)
+
+    def show_recovered(self) -> None:
+        if self.facts.reason == "StoreUnavailable":
+            self.facts.reason = self.facts.message = ""
+            self.on_changed(self)
 
     async def _close(self, record: Record) -> None:
         await self._writer.finish(record)
