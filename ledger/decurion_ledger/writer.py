@@ -238,6 +238,7 @@ class LogWriter:
             except LedgerError as e:
                 self._stop(e)
                 raise
+            self._recovered()
 
     async def aclose(self) -> None:
         """Stop without closing the log. A segment on its way may still arrive; its records stay
@@ -295,10 +296,7 @@ class LogWriter:
         tail.absorb(Segment(header, (self._close,) if closing and self._close else (), segment_hash(data)))
         if self._clock.now() - self._started > self._settings.stall:
             await self._find_free()
-        if self._stalled:
-            self._stalled = False
-            if self._observer is not None:
-                self._observer.on_recovered(tail.run)
+        self._recovered()
         self._committed += len(batch)
         while self._waiters and self._waiters[0].through <= self._committed:
             done = self._waiters.popleft().done
@@ -326,6 +324,12 @@ class LogWriter:
             self._stalled = True
             if self._observer is not None:
                 self._observer.on_stalled(self._tail.run, str(failure))
+
+    def _recovered(self) -> None:
+        if self._stalled:
+            self._stalled = False
+            if self._observer is not None:
+                self._observer.on_recovered(self._tail.run)
 
     def _stop(self, verdict: LedgerError) -> None:
         """Take no more, and tell everybody who waits; the first verdict stands."""
@@ -373,7 +377,8 @@ class LogWriter:
             if await self._store.put_new(key, data) is Put.EXISTS and await self._store.get(key) != data:
                 raise LogCorrupt(key, "it does not name the last segment of this log")
 
-        await patiently(write, patience=patience, clock=self._clock)
+        await patiently(write, patience=patience, clock=self._clock, waiting=self._waiting)
+        self._recovered()
 
 
 class _Waiter(NamedTuple):

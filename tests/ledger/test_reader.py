@@ -1,12 +1,12 @@
 """Reading from outside: one record by its path, all of a log, the runs of a store."""
 
 import pytest
-from logs import RUN, commit, in_log, open_log
 
 from decurion_ledger import Record, RecordType, find, list_runs, read_log
 from decurion_ledger.errors import LogCorrupt, RunNotFound
 from decurion_ledger.layout import slot_key
 from decurion_ledger.stores import Counted, MemoryStore, Store
+from logs import RUN, commit, in_log, open_log
 
 
 async def test_a_result_is_found_by_its_path_and_preferred_to_events(store: Store) -> None:

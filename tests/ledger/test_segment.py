@@ -4,7 +4,6 @@ import base64
 import random
 
 import pytest
-from logs import RUN, commit, genesis
 
 from decurion_ledger import Record, RecordType, decode
 from decurion_ledger.errors import RecordTooLarge, SegmentCorrupt
@@ -21,6 +20,7 @@ from decurion_ledger.segment import (
     segment_hash,
     start_hash,
 )
+from logs import RUN, commit, genesis
 
 # the bytes of a segment of format 0: they must stay readable for as long as the format has that number
 GOLDEN = base64.b64decode(

@@ -213,15 +213,18 @@ async def test_a_folder_holds_no_temporary_files_after_its_writes(tmp_path: Path
     await store.aclose()
 
 
-async def test_a_file_in_the_way_of_a_folder_is_an_error_and_not_a_winner(tmp_path: Path) -> None:
+async def test_a_file_or_folder_in_the_way_is_an_error_and_not_a_winner(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     await store.put_new("a", b"1")
-    with pytest.raises(StoreError):
-        await store.put_new("a/b", b"2")
+    await store.put_new("b/c", b"1")
+    for key in ("a/b", "b"):
+        for request in (store.put_new(key, b"2"), store.put(key, b"2")):
+            with pytest.raises(StoreError, match="in the way"):
+                await request
+    assert list((tmp_path / ".tmp").iterdir()) == []
     await store.aclose()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only its immutable folders refuse root")
 async def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     store = LocalStore(Path("/proc/decurion"))
     with pytest.raises(StoreError, match=r"PUT file:///proc/decurion/a: .+; "):

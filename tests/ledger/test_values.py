@@ -5,10 +5,8 @@ import math
 import sys
 
 import pytest
-from faulty import Fault, Faulty, SteppedClock
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import RUN
 
 from decurion_crds.canonical import canonical
 from decurion_ledger import Values, pack, unpack, vhash
@@ -16,6 +14,8 @@ from decurion_ledger.errors import BlobCorrupt, NotJson, Unavailable, ValueMissi
 from decurion_ledger.layout import blob_key
 from decurion_ledger.patience import Patience
 from decurion_ledger.stores import Counted, MemoryStore
+from faulty import Fault, Faulty, SteppedClock
+from logs import RUN
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(

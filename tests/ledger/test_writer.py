@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from faulty import Fault, Faulty, SteppedClock
-from logs import RUN, close, commit, genesis, in_log, open_log
 
 from decurion_ledger import LogWriter, Record, RecordType, list_runs, read_log, verify
 from decurion_ledger.errors import (
@@ -18,12 +16,16 @@ from decurion_ledger.errors import (
     RunNotFound,
     StaleLeader,
     StoreUnknown,
+    Unavailable,
     WriterStopped,
 )
 from decurion_ledger.layout import final_key, slot_key
+from decurion_ledger.log import fence
 from decurion_ledger.patience import Patience
 from decurion_ledger.stores import Counted, MemoryStore, Put, Store
 from decurion_ledger.writer import Settings
+from faulty import Fault, Faulty, SteppedClock
+from logs import RUN, close, commit, forge, genesis, in_log, open_log
 
 
 class Seen:
@@ -133,6 +135,27 @@ async def test_a_stalled_commit_is_reported_once_and_so_is_its_recovery() -> Non
     assert "SlowDown (503)" in seen.events[0]
 
 
+async def test_a_stall_of_final_and_of_a_confirmation_is_reported_too() -> None:
+    seen = Seen()
+
+    class Busy(Faulty):
+        failing = 0
+
+        async def get(self, key: str, range: tuple[int, int | None] | None = None) -> bytes:
+            if self.failing:
+                self.failing -= 1
+                raise Unavailable(f"GET {key}", "SlowDown (503)")
+            return await super().get(key, range)
+
+    busy = Busy(MemoryStore(), {"final": [Fault.BUSY] * 9})
+    opened = await open_log(busy, clock=SteppedClock(), observer=seen)
+    busy.failing = 9
+    await opened.writer.confirm()
+    assert [event.partition(":")[0] for event in seen.events] == ["stalled", "recovered"]
+    await opened.writer.finish(close())
+    assert [event.partition(":")[0] for event in seen.events] == ["stalled", "recovered"] * 2
+
+
 async def test_pauses_grow_up_to_their_limit() -> None:
     clock = SteppedClock()
     faulty = Faulty(MemoryStore(), {"log/000000000001": [Fault.BUSY] * 9})
@@ -169,7 +192,8 @@ async def test_a_hanging_write_is_given_up_and_repeated() -> None:
 
     faulty = Faulty(MemoryStore(), written=written)
     opened = await open_log(faulty, settings=Settings(patience=Patience(attempt=0.05, first=0.001)))
-    assert await opened.writer.append([commit("a")]) == 1
+    async with asyncio.timeout(20):
+        assert await opened.writer.append([commit("a")]) == 1
     assert [key for key, _ in faulty.sent].count(slot_key(RUN, 1)) == 2
 
 
@@ -584,6 +608,33 @@ async def test_a_segment_of_a_driver_that_was_fenced_is_refused() -> None:
     await store.put(slot_key(RUN, 2), await rival.get(slot_key(RUN, 2)))
     with pytest.raises(LogCorrupt, match="does not follow"):
         await open_log(store, leader_epoch=3)
+
+
+START = (1, "d", [genesis(), fence(1, 1, "d")])
+
+
+@pytest.mark.parametrize(
+    ("segments", "message"),
+    [
+        ([(1, "d", [genesis()])], "does not own"),
+        ([START, (1, "e", [commit("a")])], "does not own"),
+        ([START, (2, "d", [commit("a")])], "does not own"),
+        ([START, (1, "e", [fence(1, 2, "e")])], "a fence has epoch 1 after 1"),
+        ([START, (3, "e", [fence(2, 2, "e")])], "a fence has epoch 2 after 1"),
+        ([START, (1, "d", [close()]), (1, "d", [commit("a")])], "behind its close record"),
+    ],
+)
+async def test_a_log_that_breaks_the_rules_of_ownership_is_refused(segments: list, message: str) -> None:
+    store = MemoryStore()
+    await forge(store, *segments)
+    with pytest.raises(LogCorrupt, match=message):
+        await open_log(store, leader_epoch=9)
+
+
+async def test_a_forged_log_without_a_fault_is_opened() -> None:
+    store = MemoryStore()
+    await forge(store, START, (1, "d", [commit("a")]), (2, "e", [fence(2, 2, "e")]), (2, "e", [commit("b")]))
+    assert (await open_log(store, leader_epoch=9)).epoch == 3
 
 
 # --- crash at every point

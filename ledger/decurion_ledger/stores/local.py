@@ -23,7 +23,7 @@ _THREADS = 8
 _LIST_BATCH = 1000
 _TEMPORARY = ".tmp"
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST})
 
 
 class LocalStore:
@@ -70,11 +70,11 @@ class LocalStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work, key, *arguments)
         except OSError as e:
-            raise _store_error(f"{verb} {self.uri}/{key}", e) from e
+            raise _store_error(verb, f"{self.uri}/{key}", e) from e
 
     def _put_new(self, key: str, data: bytes) -> Put:
         target = self.root / key
-        if target.exists():
+        if target.is_file():
             # its writer may not have synced the folder yet, and the caller will rely on what it finds
             _sync_folder(target.parent)
             return Put.EXISTS
@@ -84,6 +84,8 @@ class LocalStore:
             try:
                 os.link(temporary, target)
             except FileExistsError:
+                if target.is_dir():
+                    raise
                 _sync_folder(target.parent)
                 return Put.EXISTS
             except OSError:
@@ -195,10 +197,12 @@ def _walk(root: Path, prefix: str, after: str, folder: str = "") -> Iterator[Obj
                 continue
 
 
-def _store_error(request: str, e: OSError) -> StoreError:
-    reason = e.strerror or str(e)
+def _store_error(verb: str, address: str, e: OSError) -> StoreError:
+    request, reason = f"{verb} {address}", e.strerror or str(e)
     if e.errno in _MISSING:
-        return NotFound(request, "no such object")
+        if verb != "PUT":
+            return NotFound(request, "no such object")
+        return StoreError(request, f"a file or folder is in the way ({reason})")
     if e.errno in _DENIED:
         return AccessDenied(request, reason)
     return Unavailable(request, reason)

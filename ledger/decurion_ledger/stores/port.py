@@ -33,9 +33,9 @@ class ObjectInfo:
 class Store(Protocol):
     """Objects under keys, in one place named by `uri`.
 
-    Keys follow `check_key`. Every verb may raise `Unavailable` or `AccessDenied`, then the request may have
-    been carried out. A write is durable, and seen by every later read, when its verb returns. A cancelled
-    verb may still be carried out later.
+    Keys follow `check_key`; no key is the folder of another. Every verb may raise `Unavailable` or `AccessDenied`,
+    then the request may have been carried out. A write is durable, and seen by every later read, when its verb
+    returns. A cancelled verb may still be carried out later.
     """
 
     uri: str
