@@ -81,7 +81,7 @@ def compile_all(manifests: Manifests, *, bind: Mapping[str, str] | None = None) 
         llms[name] = manifests.llms[other]
     with Checker() as checker:
         return {
-            name: compile_graph(graph, llms=llms, positions=document.position_of, checker=checker)
+            name: compile_graph(graph, llms=llms, positions=document.locate, checker=checker)
             for name, (document, graph) in manifests.graphs.items()
         }
 

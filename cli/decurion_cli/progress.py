@@ -50,9 +50,8 @@ class RunDisplay:
         say = self._console.print
         usage = projection["usage"]
         calls = f", {usage['calls']} model calls" if usage.get("calls") else ""
-        say(
-            f"{projection['phase']}: {projection['committed']} records{calls}, state {projection.get('stateHash', '')[:16]}"
-        )
+        state = (projection.get("stateHash") or "")[:16]
+        say(f"{projection['phase']}: {projection['committed']} records{calls}, state {state}")
         if projection["phase"] != "Succeeded" and projection["message"]:
             say(f"  {projection['reason']}: {projection['message']}")
         for failure in projection["failures"]:
