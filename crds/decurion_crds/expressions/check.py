@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pydantic_monty as monty
 
@@ -69,8 +69,10 @@ class Checker:
     def __init__(self) -> None:
         self._pool = monty.Monty(min_processes=1, max_processes=1, request_timeout=SECONDS)
         self._session: monty.MontySession | None = None
-        self._checks = 0
+        self._uses = 0
         self._lock = threading.Lock()
+        self.checks = 0
+        """Modules that were checked so far."""
 
     def __enter__(self) -> Self:
         self._pool.__enter__()
@@ -110,32 +112,36 @@ class Checker:
                 raise CheckFailed(f"the interpreter gave no answer: {error}") from None
         return None
 
-    def _rows(self, text: str) -> list[Mapping[str, object]]:
+    def _rows(self, text: str) -> list[Mapping[str, Any]]:
         with self._lock:
+            self.checks += 1
             try:
                 self._open().feed_run(text)
             except monty.MontyTypingError as error:
-                return [json.loads(line) for line in error.display().splitlines() if line]
+                rows: list[Mapping[str, Any]] = json.loads(error.display())
+                return rows
             except monty.MontyError as error:
                 self._close()
                 raise CheckFailed(f"the type checker gave no answer: {error}") from None
         raise CheckFailed("the type checker did not report the type it was asked for")
 
     def _open(self) -> monty.MontySession:
-        if self._session is not None and self._checks >= MAX_CHECKS:
+        if self._session is not None and self._uses >= MAX_CHECKS:
             self._close()
         if self._session is None:
             session = self._pool.checkout(
                 type_check=True,
                 type_check_stubs=f"{IMPORTS}{prelude.CHECK}",
-                type_check_format="jsonlines",
+                # Of the formats with spans the only one that leaves out fixes: placing one in a text that is not
+                # ASCII ends the worker (pydantic-monty 1.4).
+                type_check_format="gitlab",
                 os_policy=os_policy(SETTLED_SEED, SETTLED_CLOCK),
                 limits=monty.ResourceLimits(max_feed_duration_secs=1.0),
             )
             session.__enter__()
             self._session = session
-            self._checks = 0
-        self._checks += 1
+            self._uses = 0
+        self._uses += 1
         return self._session
 
     def _close(self) -> None:
@@ -165,22 +171,23 @@ class _Module:
         parts.append("reveal_type(0)\n")
         self.text = "".join(parts)
 
-    def sort_in(self, row: Mapping[str, object], answers: Sequence[Answer]) -> None:
+    def sort_in(self, row: Mapping[str, Any], answers: Sequence[Answer]) -> None:
         line, column, end_line, end_column = _row_place(row)
         number = bisect.bisect_right(self._starts, line) - 1
         if number < 0 or line >= self._end:
             if line < self._end:
-                raise CheckFailed(f"the type checker refuses a declaration: {row['message']}")
+                raise CheckFailed(f"the type checker refuses a declaration: {row['description']}")
             return
         task, start = self._tasks[number], self._starts[number]
-        message = str(row["message"])
-        if row["name"] == "revealed-type":
+        rule = str(row["check_name"])
+        message = str(row["description"]).removeprefix(f"{rule}: ")
+        if rule == "revealed-type":
             answers[number].revealed.append(message.removeprefix("Revealed type: ").strip("`"))
             return
         shift = 0 if task.is_code else len(_lead(task))
         first = start - 1 if task.is_code else start
         answers[number].diagnostics.append(
-            Diagnostic(str(row["name"]), message, line - first, column - shift, end_line - first, end_column - shift)
+            Diagnostic(rule, message, line - first, column - shift, end_line - first, end_column - shift)
         )
 
 
@@ -198,8 +205,7 @@ def _function(number: int, task: Task) -> str:
     return f"{header}{_lead(task)}{task.text}\n{tail}"
 
 
-def _row_place(row: Mapping[str, object]) -> tuple[int, int, int, int]:
-    start, end = row["location"], row["end_location"]
-    if not isinstance(start, dict) or not isinstance(end, dict):
-        raise CheckFailed("the type checker reports in a form that is not known")
-    return start["row"], start["column"], end["row"], end["column"]
+def _row_place(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    positions = row["location"]["positions"]
+    begin, end = positions["begin"], positions["end"]
+    return begin["line"], begin["column"], end["line"], end["column"]

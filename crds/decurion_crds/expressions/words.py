@@ -7,7 +7,7 @@ from __future__ import annotations
 
 BUILTINS = frozenset(
     {
-        "abs", "all", "any", "bool", "chr", "dict", "divmod", "enumerate", "float", "format", "frozenset", "int",
+        "abs", "all", "any", "bool", "chr", "dict", "divmod", "enumerate", "float", "frozenset", "int",
         "isinstance", "len", "list", "max", "min", "next", "ord", "pow", "range", "repr", "reversed", "round", "set",
         "sorted", "str", "sum", "tuple", "zip",
     }
