@@ -14,9 +14,11 @@ def check_races(scope: ScopeDraft, order: Order, report: Report) -> None:
     """Two unordered writers of a channel without a merge rule, and readers that are unordered with a writer."""
     for channel in scope.channels.values():
         names = writers(scope, channel.name)
+        raced: set[tuple[str, str]] = set()
         if channel.merge == "replace":
             for first, second in combinations(names, 2):
                 if order.unordered(first, second):
+                    raced |= {(first, second), (second, first)}
                     spot = scope.nodes[second].spot.below("writes", channel.name)
                     message = (
                         f"{first} and {second} write {channel.name} in no order, so the result depends on time; order "
@@ -24,7 +26,8 @@ def check_races(scope: ScopeDraft, order: Order, report: Report) -> None:
                     )
                     report.add("WRITE-RACE", spot, message)
         for node in scope.nodes.values():
-            _check_reader(scope, node, channel.name, [n for n in names if order.unordered(n, node.name)], report)
+            others = [n for n in names if order.unordered(n, node.name) and (n, node.name) not in raced]
+            _check_reader(scope, node, channel.name, others, report)
 
 
 def _check_reader(scope: ScopeDraft, node: NodeDraft, channel: str, unordered: list[str], report: Report) -> None:
