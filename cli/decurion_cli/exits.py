@@ -1,7 +1,7 @@
 """Exit codes, and how an error becomes one.
 
 0: done. 1: the run failed. 2: the input is wrong. 3: something around is (store, secret, network); the message ends
-with the line that goes on from here, where there is one.
+with the line that goes on from here, where there is one. 130: interrupted from the keyboard.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 from decurion_crds.errors import DecurionError, InputError
 from decurion_crds.findings import CompileFailed
 
-OK, RUN_FAILED, BAD_INPUT, ENVIRONMENT = 0, 1, 2, 3
+OK, RUN_FAILED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -35,5 +35,7 @@ def exits(*, resume: str = "") -> Iterator[None]:
         raise typer.Exit(BAD_INPUT) from error
     except InputError as error:
         fail(str(error), BAD_INPUT)
+    except KeyboardInterrupt:
+        fail("interrupted" + (f"; what is finished is kept\ngo on with: {resume}" if resume else ""), INTERRUPTED)
     except DecurionError as error:
         fail(str(error) + (f"\ngo on with: {resume}" if resume else ""), ENVIRONMENT)

@@ -1,0 +1,264 @@
+"""The `decurion` command as a person runs it: processes, exit codes, stdout and stderr."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.process import wait_until
+from decurion_ledger import open_store, read_log
+
+GRAPH = """
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: words}
+spec:
+  input: {words: {type: array, items: {type: string}}}
+  nodes:
+    - name: each
+      map: {items: input.words, as: word, template: one}
+    - name: total
+      with: {lengths: "[one.length for one in nodes.each.output.items]"}
+      code: |
+        {"letters": sum(lengths)}
+      output: {letters: {type: integer}}
+  output: {letters: nodes.total.output.letters}
+  templates:
+    - name: one
+      input: {word: {type: string}}
+      nodes:
+        - name: ask
+          with: {word: input.word}
+          llm: {ref: fast, prompt: "Spell {{ word }}"}
+          output: {spelled: {type: string}}
+          retry: {repair: 0}
+        - name: count
+          with: {spelled: nodes.ask.output.spelled}
+          code: |
+            {"length": len(spelled)}
+          output: {length: {type: integer}}
+      output: {length: nodes.count.output.length}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {name: fast}
+spec:
+  protocol: scripted
+  scripted:
+    replies: [{match: boom, reply: {speled: x}}]
+    default: {spelled: abc}
+"""
+
+
+def decurion(*args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "decurion_cli", *args],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def begin(*args: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "decurion_cli", *args],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "graph.yaml").write_text(GRAPH)
+    return tmp_path
+
+
+def records(folder: Path, run: str) -> list[Any]:
+    async def read() -> list[Any]:
+        store = open_store(str(folder / ".decurion" / "ledger"))
+        return [record async for _, record in read_log(store, run)]
+
+    return asyncio.run(read())
+
+
+def input_of(count: int) -> str:
+    return json.dumps({"words": [f"w{i}" for i in range(count)]})
+
+
+def test_a_run_prints_its_output_alone_on_stdout(folder: Path) -> None:
+    done = decurion("run", "graph.yaml", "--input", input_of(3), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"letters": 9}
+    assert "decurion ledger show" in done.stderr
+
+
+def test_help_and_version_need_no_files(folder: Path) -> None:
+    assert "validate" in decurion("--help", cwd=folder).stdout
+    assert decurion("version", cwd=folder).stdout.strip()
+
+
+def test_every_fault_of_a_manifest_is_told_at_once_with_its_place(folder: Path) -> None:
+    broken = GRAPH.replace("ref: fast", "ref: fsat").replace("input.words, as", "input.wrods, as")
+    (folder / "graph.yaml").write_text(broken)
+    done = decurion("validate", ".", cwd=folder)
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert any("[EXPR-FIELD]" in line and "graph.yaml:9:" in line and "words" in line for line in lines)
+    assert any("[REF-MISSING]" in line and "fsat" in line for line in lines)
+    assert decurion("run", ".", cwd=folder).returncode == 2
+
+
+def test_findings_as_json_hold_code_path_and_place(folder: Path) -> None:
+    (folder / "graph.yaml").write_text(GRAPH.replace("ref: fast", "ref: fsat"))
+    found = json.loads(decurion("validate", ".", "-o", "json", cwd=folder).stdout)
+    assert [f["code"] for f in found if f["severity"] == "error"] == ["REF-MISSING"]
+
+
+def test_input_that_breaks_the_graph_is_refused_before_anything_runs(folder: Path) -> None:
+    done = decurion("run", "graph.yaml", "--input", '{"words": [1]}', cwd=folder)
+    assert done.returncode == 2
+    assert "words" in done.stderr
+    assert not (folder / ".decurion" / "ledger" / "runs").exists()
+
+
+def test_input_that_is_no_json_says_so(folder: Path) -> None:
+    done = decurion("run", "graph.yaml", "--input", "{words", cwd=folder)
+    assert done.returncode == 2
+    assert "--input is no JSON" in done.stderr
+
+
+def test_a_failed_run_leaves_with_one_and_names_the_node(folder: Path) -> None:
+    done = decurion("run", "graph.yaml", "--input", '{"words": ["boom"]}', cwd=folder)
+    assert done.returncode == 1
+    assert "/each[00000]/ask" in done.stderr
+    assert "OutputInvalid" in done.stderr
+
+
+def test_a_missing_secret_leaves_with_three_and_says_what_to_set(folder: Path) -> None:
+    spec = "protocol: openai\n  model: m\n  endpoint: http://127.0.0.1:9/v1\n  auth: {secretKeyRef: {name: keys, key: api}}\n"
+    (folder / "graph.yaml").write_text(GRAPH[: GRAPH.index("  protocol: scripted")] + "  " + spec)
+    done = decurion("run", "graph.yaml", "--input", input_of(1), cwd=folder)
+    assert done.returncode == 3
+    assert "DECURION_SECRET_KEYS_API" in done.stderr
+
+
+def test_a_run_that_is_not_there_cannot_be_resumed(folder: Path) -> None:
+    done = decurion("run", "--resume", "nobody", cwd=folder)
+    assert done.returncode == 3
+    assert "nobody" in done.stderr
+
+
+def test_the_ledger_shows_runs_paths_and_one_node(folder: Path) -> None:
+    decurion("run", "graph.yaml", "--input", input_of(2), "--run-id", "r1", cwd=folder)
+    runs = json.loads(decurion("ledger", "ls", "-o", "json", cwd=folder).stdout)
+    assert [(r["run"], r["state"]) for r in runs] == [("r1", "succeeded")]
+    paths = [row["path"] for row in json.loads(decurion("ledger", "ls", "r1", "-o", "json", cwd=folder).stdout)]
+    assert "/each[00001]/count" in paths
+    shown = json.loads(decurion("ledger", "show", "r1", "/each[00001]/count", "-o", "json", cwd=folder).stdout)
+    assert shown["records"][0]["snapshot"] == {"spelled": "abc"}
+    assert shown["records"][0]["output"] == {"length": 3}
+    verified = decurion("ledger", "verify", "r1", cwd=folder)
+    assert verified.returncode == 0
+    assert "r1: ok" in verified.stdout
+    missing = decurion("ledger", "show", "r1", "/each[00009]", cwd=folder)
+    assert missing.returncode == 2
+
+
+def test_a_changed_byte_is_found_by_verify(folder: Path) -> None:
+    decurion("run", "graph.yaml", "--input", input_of(2), "--run-id", "r1", cwd=folder)
+    segment = sorted((folder / ".decurion" / "ledger" / "runs").glob("*/r1/log/*"))[2]
+    raw = bytearray(segment.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    segment.chmod(0o644)
+    segment.write_bytes(bytes(raw))
+    done = decurion("ledger", "verify", "r1", cwd=folder)
+    assert done.returncode == 1
+    assert "000000000002" in done.stdout
+
+
+def test_graph_show_tells_where_each_node_stands(folder: Path) -> None:
+    text = decurion("graph", "show", "graph.yaml", cwd=folder)
+    assert text.returncode == 0, text.stderr
+    for name in ("each", "total", "ask", "count"):
+        assert name in text.stdout
+    assert "flowchart" in decurion("graph", "show", "graph.yaml", "-o", "mermaid", cwd=folder).stdout
+
+
+SLOW = GRAPH.replace("default: {spelled: abc}", "default: {spelled: abc}\n").replace(
+    "replies: [{match: boom, reply: {speled: x}}]",
+    'replies: [{match: Spell, reply: {spelled: abc}, delaySeconds: 0.5}]',
+)
+
+
+@pytest.fixture
+def slow(folder: Path) -> Path:
+    (folder / "graph.yaml").write_text(SLOW)
+    return folder
+
+
+def committed(folder: Path, run: str, count: int) -> None:
+    log = folder / ".decurion" / "ledger" / "runs"
+
+    def there() -> bool:
+        return bool(list(log.glob(f"*/{run}/log/*0"))) and len(records(folder, run)) >= count
+
+    wait_until(there, seconds=60, what=f"{count} records of {run}")
+
+
+def test_a_killed_run_goes_on_where_its_ledger_ends(slow: Path) -> None:
+    first = begin("run", "graph.yaml", "--input", input_of(40), "--run-id", "r1", "--branches", "4", cwd=slow)
+    committed(slow, "r1", 16)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait(20)
+    durable = {r.path for r in records(slow, "r1") if r.type == "commit"}
+    assert "/!output" not in durable
+    done = decurion("run", "--resume", "r1", cwd=slow)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"letters": 120}
+    paths = Counter(r.path for r in records(slow, "r1") if r.type == "commit")
+    assert max(paths.values()) == 1
+    undisturbed = decurion("run", "graph.yaml", "--input", input_of(40), "--run-id", "r2", cwd=slow)
+    assert undisturbed.returncode == 0
+    assert state(slow, "r1") == state(slow, "r2")
+
+
+def state(folder: Path, run: str) -> str:
+    return str(records(folder, run)[-1].envelope["state"])
+
+
+def test_a_stopped_process_that_wakes_finds_itself_fenced(slow: Path) -> None:
+    first = begin("run", "graph.yaml", "--input", input_of(40), "--run-id", "r1", "--branches", "4", cwd=slow)
+    committed(slow, "r1", 16)
+    os.kill(first.pid, signal.SIGSTOP)
+    done = decurion("run", "--resume", "r1", cwd=slow)
+    assert done.returncode == 0, done.stderr
+    os.kill(first.pid, signal.SIGCONT)
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 3
+    assert "Fenced" in said or "fenced" in said
+    assert "decurion run --resume r1" in said
+    paths = Counter(r.path for r in records(slow, "r1") if r.core is not None and r.type != "genesis")
+    assert max(paths.values()) == 1
+    assert decurion("ledger", "verify", "r1", cwd=slow).returncode == 0
+
+
+def test_an_interrupted_run_says_how_to_go_on(slow: Path) -> None:
+    first = begin("run", "graph.yaml", "--input", input_of(40), "--run-id", "r1", "--branches", "4", cwd=slow)
+    committed(slow, "r1", 8)
+    os.kill(first.pid, signal.SIGINT)
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "decurion run --resume r1" in said
