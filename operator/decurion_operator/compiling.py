@@ -12,10 +12,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol, cast
 
 from decurion_crds.canonical import canonical
+from decurion_crds.compile import Checker, compile_graph
 from decurion_crds.compiled import CompiledGraph
+from decurion_crds.errors import DecurionError
 from decurion_crds.findings import Finding
 from decurion_crds.v1alpha1 import API_VERSION, LLM, TaskGraph, parse_resource
 from decurion_operator.cache import Resource
@@ -36,6 +39,9 @@ class CompileGraph(Protocol):
     """The compiler: a graph and the LLMs that it may name, to a closure or findings. Called from several threads."""
 
     def __call__(self, graph: TaskGraph, llms: Mapping[str, LLM]) -> tuple[CompiledGraph | None, Sequence[Finding]]: ...
+
+    def close(self) -> None:
+        """End what the compiler holds. No call is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,12 @@ class Compiling:
     async def aclose(self) -> None:
         for task in self._tasks:
             task.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        # A compilation in progress ends by the limit of its checker; it must not keep the loop from ending others.
+        await asyncio.get_running_loop().run_in_executor(None, self._shut_down)
+
+    def _shut_down(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._compile.close()
 
     async def _work(self, question: Question) -> Answer:
         loop = asyncio.get_running_loop()
@@ -143,9 +154,7 @@ class Compiling:
         if error is None:
             answer = task.result()
         else:
-            logger.error("the compiler failed on %s: %s", identity[0], error, exc_info=error)
-            text = "The compiler itself failed on this graph; the operator's log says why: please report it."
-            answer = Answer(Compiled(None, broken=(Reason.COMPILER_FAILED, text)))
+            answer = Answer(Compiled(None, broken=(Reason.COMPILER_FAILED, _failure(identity, error))))
         held = BROKEN_SECONDS if answer.compiled.broken else float("inf")
         self._answers[identity] = answer, asyncio.get_running_loop().time() + held
         while len(self._answers) > MAX_ANSWERS:
@@ -159,8 +168,37 @@ def _object(resource: Resource) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": resource.key.kind, "metadata": meta, "spec": resource.spec}
 
 
-def default_compiler() -> CompileGraph:
-    """The compiler of the project."""
-    from decurion_crds import compile as compiler
+def _failure(identity: tuple[Any, ...], error: BaseException) -> str:
+    if isinstance(error, DecurionError):
+        return f"The compiler gave no answer on this graph: {error}"
+    logger.error("the compiler failed on graph %s: %s", identity[0], error, exc_info=error)
+    return "The compiler itself failed on this graph, and the operator's log says why: please report it."
 
-    return compiler  # type: ignore[return-value]
+
+class CheckedCompiler:
+    """The compiler of the project, with as many checkers as are ever in use at once; each is a process of its own."""
+
+    def __init__(self) -> None:
+        self._idle: SimpleQueue[Checker] = SimpleQueue()
+        self._made: list[Checker] = []
+
+    def __call__(self, graph: TaskGraph, llms: Mapping[str, LLM]) -> tuple[CompiledGraph | None, Sequence[Finding]]:
+        checker = self._checker()
+        try:
+            done = compile_graph(graph, llms=llms, checker=checker)
+        finally:
+            self._idle.put(checker)
+        return done.compiled, done.findings
+
+    def close(self) -> None:
+        for checker in self._made:
+            checker.__exit__(None, None, None)
+        self._made.clear()
+
+    def _checker(self) -> Checker:
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            checker = Checker().__enter__()
+            self._made.append(checker)
+            return checker

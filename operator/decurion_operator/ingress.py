@@ -91,6 +91,7 @@ class Ingress:
     def __init__(self, url: str, *, token: str | None, seconds: float, observer: Observer) -> None:
         self._url = url.rstrip("/")
         self._seconds = seconds
+        self._closed = False
         self._observer = observer
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # A pool has a client of its own: what hangs there takes no connection from any other. Proxies of the
@@ -105,6 +106,7 @@ class Ingress:
         )
 
     async def aclose(self) -> None:
+        self._closed = True
         await self._client.aclose()
 
     async def put_bundle(self, digest: str, bundle: bytes) -> None:
@@ -162,6 +164,9 @@ class Ingress:
     async def _call(
         self, verb: str, method: str, path: str, content: bytes | None = None, *, wait: float = 0.0
     ) -> JsonObject:
+        if self._closed:
+            # Whoever waited for a free call now has a link that was replaced.
+            raise PoolUnavailable(f"The link to the pool at {self._url} was closed: the call is made on its successor.")
         headers = {"Content-Type": "application/json"} if content is not None else {}
         timeout = httpx.Timeout(self._seconds + wait, connect=min(3.0, self._seconds))
         try:
@@ -223,4 +228,5 @@ def _error(
     if code and 400 <= status < 500 and status not in (401, 403, 408, 425, 429):
         return PoolRefused((said or f"The pool refused the request with {code}.") + _first_finding(body), code=code)
     hint = ": check spec.auth of the WorkerPool" if status in (401, 403) else ""
-    return PoolUnavailable(f"The pool answered {status} {code or ''} at {what}{hint}.".replace("  ", " "))
+    answer = f"{status} {code}" if code else str(status)
+    return PoolUnavailable(f"The pool answered {answer} at {what}{hint}." + (f" {said}" if said else ""))

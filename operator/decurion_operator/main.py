@@ -16,7 +16,7 @@ from collections import Counter
 from typing import Any
 
 from decurion_operator.cache import Cache, Resource, trim
-from decurion_operator.compiling import CompileGraph, Compiling, default_compiler
+from decurion_operator.compiling import CheckedCompiler, CompileGraph, Compiling
 from decurion_operator.definitions import Definitions, Parser
 from decurion_operator.errors import ClusterError, NotFound, Refused, StartError
 from decurion_operator.gateway import Gateway
@@ -108,7 +108,7 @@ class Operator:
         gateway = await Gateway.connect(settings, meter)
         try:
             cluster = settings.cluster_id or await _cluster_id(gateway, settings)
-            operator = cls(gateway, settings, meter, compiler or default_compiler(), cluster=cluster)
+            operator = cls(gateway, settings, meter, compiler or CheckedCompiler(), cluster=cluster)
             await operator._prime()
         except (StartError, asyncio.CancelledError):
             await gateway.aclose()

@@ -115,13 +115,15 @@ class Runs:
         self._deeds.keep(lambda uid: self._cache.by_uid(uid) is not None)
 
     def _observe(self, run: Resource, memory: _Memory, link: PoolLink | None) -> RunFacts:
+        if run.finished:
+            return RunFacts(run=run, now=self._now(), closure=None, pool=self._pools.facts(run.pool))
         pinned = bool((run.status or {}).get("graphDigest"))
         secrets = self._secret_problem(run) if pinned else ""
         cancel_due = asyncio.get_running_loop().time() - memory.cancel_sent_at >= CANCEL_AGAIN_SECONDS
         return RunFacts(
             run=run,
             now=self._now(),
-            closure=None if pinned or run.finished else self._closure(run, link),
+            closure=None if pinned else self._closure(run, link),
             pool=self._pools.facts(run.pool),
             place=self._pools.place(run.pool, run.uid),
             listed=_listed(run, memory, link),

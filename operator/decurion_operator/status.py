@@ -200,14 +200,13 @@ def _nodes(value: object) -> list[JsonObject]:
         return []
     nodes = []
     for node in value[:MAX_NODES]:
-        if not isinstance(node, Mapping) or text_of(node.get("phase")) not in _NODE_PHASES:
+        if not isinstance(node, Mapping) or (name := _matching(node.get("name"), _IDENTIFIER)) is None:
             continue
-        if (name := _matching(node.get("name"), _IDENTIFIER)) is None:
-            continue
+        phase = text_of(node.get("phase"))
         kind = _matching(node.get("kind"), _IDENTIFIER)
-        nodes.append(
-            {"name": name} | ({"kind": kind[:32]} if kind else {}) | {"phase": node["phase"]} | _counts(node, _COUNTERS)
-        )
+        # A newer driver may know phases that this schema does not: the node is shown all the same.
+        shown: JsonObject = {"name": name, "phase": phase if phase in _NODE_PHASES else "Pending"}
+        nodes.append(shown | ({"kind": kind[:32]} if kind else {}) | _counts(node, _COUNTERS))
     return nodes
 
 

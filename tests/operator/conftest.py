@@ -19,7 +19,7 @@ from decurion_operator import Operator, OperatorSettings
 # The fake is a module of this folder alone; with the import mode of this project it is found by its path.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_ingress import FakePool, serve  # noqa: E402
+from fake_ingress import FakePool, serve
 
 PLURALS = {
     "LLM": "llms",
@@ -73,6 +73,13 @@ class Cluster:
         answer = await self._client.request(method, path, content=content, headers={"Content-Type": kind})
         answer.raise_for_status()
         return answer.json()
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str) -> AsyncIterator[AsyncIterator[str]]:
+        """The lines of an answer that goes on."""
+        async with self._client.stream("GET", path) as answer:
+            answer.raise_for_status()
+            yield answer.aiter_lines()
 
     async def create(self, kind: str, name: str, spec: Any = None, **more: Any) -> dict[str, Any]:
         version = "decurion.dev/v1alpha1" if kind in PLURALS else "v1"

@@ -61,11 +61,15 @@ class FakePool:
         self.store_down = False
         self.refuse_open: tuple[int, dict[str, Any]] | None = None
         self.tells_secrets = True
+        self.instant = False
+        """Set, every run succeeds as soon as it is opened."""
+        self.most_open = 0
         self.running = asyncio.Event()
         """Cleared, every call hangs."""
         self.running.set()
         self._changed = asyncio.Condition()
         self._version = 0
+        self._ending: set[asyncio.Task[None]] = set()
         self.url = ""
 
     # --- what the test does with it
@@ -177,7 +181,10 @@ class FakePool:
         if run.driver is None:
             run.driver = self.drivers[len(self.runs) % len(self.drivers)]
             run.projection["attempt"] += 1
+            self.most_open = max(self.most_open, sum(r.driver is not None and not r.ended for r in self.runs.values()))
             await self._touch(run)
+            if self.instant:
+                asyncio.get_running_loop().call_later(0.05, self._end_later, run.name)
         if self.tells_secrets:
             answer["secrets"] = _secrets_of(self.bundles[run.digest])
         return JSONResponse(answer | {"driver": run.driver})
@@ -250,6 +257,11 @@ class FakePool:
                 )
         await self.running.wait()
         return JSONResponse({"incarnation": incarnation, "cursor": self._version, "runs": news()})
+
+    def _end_later(self, name: str) -> None:
+        task = asyncio.ensure_future(self.finish(name))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def _touch(self, run: FakeRun) -> None:
         async with self._changed:

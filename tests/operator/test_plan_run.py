@@ -244,26 +244,48 @@ def test_a_spec_that_is_too_large_fails_before_anything_else_is_looked_at() -> N
     assert (plan.status["phase"], plan.status["reason"]) == ("Failed", "SpecTooLarge")
 
 
-ORDER = ["Pending", "Queued", "Running", "Succeeded"]
 RANK = {"Pending": 0, "Queued": 1, "Running": 2, "Succeeded": 3, "Failed": 3, "Cancelled": 3}
+CANCEL = {"cancel": "Cancel"}
+RUNS = [
+    run(),
+    run(created=NOW),
+    run(spec=CANCEL),
+    run(spec_bytes=10**6),
+    queued(),
+    queued(spec=CANCEL),
+    running(),
+    running(spec=CANCEL),
+    running(deleting=True),
+    ended(),
+    ended(generation=5),
+    ended(spec={"ttlSecondsAfterFinished": 0}),
+]
+CLOSURES = [
+    None,
+    Closure(READY, DIGEST),
+    Closure(READY, DIGEST, stored=True),
+    Closure(Verdict(False, "CompileFailed", "x")),
+]
+POOLS = [UP, DOWN, PoolFacts(True), PoolFacts(False), PoolFacts(True, False, "", silent=1.0)]
+PLACES = [None, Place(0, 0, None), Place(0, 3, 1), Place(12, 40, 1)]
+PROJECTIONS = [None, PROJECTION, ENDED, {}, {"phase": ["odd"]}, {"phase": "Failed", "message": "x" * 9999}]
+TROUBLES = [Trouble("A", "a"), Trouble("BadInput", "b", final=True)]
 
 anything = st.builds(
     lambda base, **more: facts(base, **more),
-    st.sampled_from([run(), queued(), running(), ended(), run(spec={"cancel": "Cancel"}), queued(spec={"cancel": "Cancel"}),
-                     running(spec={"cancel": "Cancel"}), running(deleting=True), ended(generation=5),
-                     ended(spec={"ttlSecondsAfterFinished": 0}), run(created=NOW), run(spec_bytes=10**6)]),
-    closure=st.sampled_from([None, Closure(READY, DIGEST, stored=True), Closure(READY, DIGEST), Closure(Verdict(False, "CompileFailed", "x"))]),
-    pool=st.sampled_from([UP, DOWN, PoolFacts(True), PoolFacts(False), PoolFacts(True, False, "", silent=1.0)]),
-    place=st.sampled_from([None, Place(0, 0, None), Place(0, 3, 1), Place(12, 40, 1)]),
+    st.sampled_from(RUNS),
+    closure=st.sampled_from(CLOSURES),
+    pool=st.sampled_from(POOLS),
+    place=st.sampled_from(PLACES),
     listed=st.sampled_from([None, True, False]),
     opened=st.booleans(),
     opening=st.booleans(),
-    projection=st.sampled_from([None, PROJECTION, ENDED, {}, {"phase": ["odd"]}, {"phase": "Failed", "message": "x" * 9999}]),
+    projection=st.sampled_from(PROJECTIONS),
     secrets=st.sampled_from(["", "not usable"]),
     secrets_due=st.booleans(),
     cancel_due=st.booleans(),
-    trouble=st.dictionaries(st.sampled_from(list(Action)), st.sampled_from([Trouble("A", "a"), Trouble("BadInput", "b", True)])),
-)  # fmt: skip
+    trouble=st.dictionaries(st.sampled_from(list(Action)), st.sampled_from(TROUBLES)),
+)
 
 
 @settings(max_examples=500, deadline=None)

@@ -301,13 +301,9 @@ def _wait(
     extra: JsonObject | None = None,
 ) -> RunPlan:
     status = _base(f) | (extra or {}) | {"phase": phase, "reason": reason, "message": message}
-    trouble = reason not in (Reason.QUEUED,)
-    told = (Happening("Warning", reason, message),) if trouble and _reason(f) != reason else ()
+    news = reason != Reason.QUEUED and (f.run.status or {}).get("reason") != reason
+    told = (Happening("Warning", reason, message),) if news else ()
     return RunPlan(_with_conditions(f, status, reason, message), actions, happenings=told)
-
-
-def _reason(f: RunFacts) -> str:
-    return str((f.run.status or {}).get("reason") or "")
 
 
 def _base(f: RunFacts) -> JsonObject:

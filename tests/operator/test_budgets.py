@@ -1,0 +1,121 @@
+"""What things cost: writes to the API server and looks at objects. Counts, never times."""
+
+import asyncio
+import json
+import time
+from itertools import pairwise
+from typing import Any
+
+from decurion_operator.queue import Key
+
+
+class Watcher:
+    """Versions of one run as a watch of the API server gives them: one for each write that changed it."""
+
+    def __init__(self, cluster: Any, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self.seen: list[tuple[float, dict[str, Any]]] = []
+
+    async def __aenter__(self) -> "Watcher":
+        self._task = asyncio.ensure_future(self._watch())
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._task.cancel()
+
+    async def _watch(self) -> None:
+        path = self._cluster.path("TaskGraphRun") + f"?watch=true&fieldSelector=metadata.name%3D{self._name}"
+        async with self._cluster.stream(path) as lines:
+            async for line in lines:
+                self.seen.append((time.monotonic(), json.loads(line)["object"]["status"]))
+
+
+async def test_a_graph_applied_once_costs_few_looks_and_writes(
+    cluster: Any, pool: Any, operate: Any, until: Any
+) -> None:
+    async with operate() as operator:
+        await cluster.set_up(pool)
+        await cluster.until_status("TaskGraph", "double", Ready="True")
+        seen = pool.count("drivers")
+
+        async def looked_at() -> bool:
+            return bool(pool.count("drivers") >= seen + 5)
+
+        await until(looked_at, what="some time")
+        key = Key("TaskGraph", cluster.namespace, "double")
+        assert operator.meter.tally.reconciles[key] <= 20
+        assert operator.meter.tally.writes[key] <= 3
+
+
+async def test_a_busy_run_is_written_at_most_once_a_second_and_thirty_times_in_all(
+    cluster: Any, pool: Any, operate: Any
+) -> None:
+    async with operate() as operator:
+        await cluster.set_up(pool)
+        await cluster.start("one")
+        await cluster.until_status("TaskGraphRun", "one", phase="Running")
+        async with Watcher(cluster, "one") as watcher:
+            end, n = time.monotonic() + 6.0, 0
+            while time.monotonic() < end:
+                n += 1
+                await pool.project("one", progress=f"{n}/9999", usage={"calls": n})
+                await asyncio.sleep(0.01)
+            await pool.finish("one", progress="9999/9999")
+            ended = await cluster.until_status("TaskGraphRun", "one", phase="Succeeded")
+        progress = [(at, s) for at, s in watcher.seen if s.get("phase") == "Running"]
+        assert ended["progress"] == "9999/9999"
+        assert 3 <= len(progress) <= 8
+        gaps = [later - earlier for (earlier, _), (later, _) in pairwise(progress[1:])]
+        assert all(gap > 0.7 for gap in gaps), f"written faster than once a second: {gaps}"
+        assert operator.meter.tally.writes[Key("TaskGraphRun", cluster.namespace, "one")] <= 30
+
+
+async def test_nothing_is_written_while_nothing_changes(cluster: Any, pool: Any, operate: Any, until: Any) -> None:
+    async with operate(resync_seconds=0.5) as operator:
+        await cluster.set_up(pool)
+        await cluster.start("one")
+        await cluster.until_status("TaskGraphRun", "one", phase="Running")
+        await cluster.until_status("WorkerPool", "default", running=1)
+        before = dict(operator.meter.tally.writes)
+        seen = pool.count("live")
+
+        async def compared() -> bool:
+            return bool(pool.count("live") >= seen + 3)
+
+        await until(compared, what="three comparisons with the cluster")
+        assert dict(operator.meter.tally.writes) == before
+
+
+async def test_a_restart_writes_nothing_where_nothing_has_changed(
+    cluster: Any, pool: Any, operate: Any, until: Any
+) -> None:
+    async with operate():
+        await cluster.set_up(pool)
+        await cluster.start("one")
+        await cluster.start("two")
+        await cluster.until_status("TaskGraphRun", "one", phase="Running")
+        await cluster.until_status("TaskGraphRun", "two", phase="Running")
+        await pool.finish("two")
+        await cluster.until_status("TaskGraphRun", "two", phase="Succeeded")
+        await cluster.until_status("WorkerPool", "default", running=1)
+    async with operate(resync_seconds=0.5) as operator:
+        seen = pool.count("live")
+
+        async def compared() -> bool:
+            return bool(pool.count("live") >= seen + 3)
+
+        await until(compared, what="three comparisons with the cluster")
+        assert sum(operator.meter.tally.writes.values()) == 0
+
+
+async def test_fifty_runs_through_a_narrow_pool_stay_within_their_budget(cluster: Any, pool: Any, operate: Any) -> None:
+    pool.instant = True
+    async with operate() as operator:
+        await cluster.set_up(pool, maxRunning=4)
+        await asyncio.gather(*(cluster.start(f"run-{n:02}") for n in range(50)))
+        for n in range(50):
+            await cluster.until_status("TaskGraphRun", f"run-{n:02}", phase="Succeeded", seconds=60)
+        assert pool.most_open <= 4
+        writes = [count for key, count in operator.meter.tally.writes.items() if key.kind == "TaskGraphRun"]
+        assert max(writes) <= 30
