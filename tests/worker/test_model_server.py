@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import jsonschema_rs
 import pytest
+
 from model_answers import instance
 from model_server import ModelServer, start_model_server
 

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from model_server import ModelServer, start_model_server
 
 from decurion_worker.errors import (
     ModelMisconfigured,
@@ -21,6 +20,7 @@ from decurion_worker.errors import (
     SecretMissing,
 )
 from decurion_worker.models import ChatModel, ChatRequest, Message, OpenAIModel, open_model, parse_output
+from model_server import ModelServer, start_model_server
 
 LABELS = {
     "type": "object",
