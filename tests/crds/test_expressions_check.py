@@ -62,7 +62,7 @@ def checked(checker: Checker, src: str, due: Schema) -> list[Problem]:
     parsed = parse_expression(src, names)
     returns = types.annotation(due, "due")
     [answer] = checker.check([Task(parsed.check, names, returns)], types.definitions())
-    return problems(answer, Context(types, parsed.source_map, parsed.check, due=due, names=tuple(names)))
+    return problems(answer, Context(types, parsed, parsed.check, due=due, names=tuple(names)))
 
 
 def inferred(checker: Checker, src: str, *, dicts: bool = False) -> Schema | Undeclared | NotJson:
@@ -224,7 +224,7 @@ def code_problems(checker: Checker, source: str) -> list[Problem]:
     rendered = parse_code(source, names).render("check", ())
     returns = types.annotation(OUT, "out")
     [answer] = checker.check([Task(rendered.text, names, returns, is_code=True)], types.definitions())
-    context = Context(types, rendered.source_map, rendered.text, "OUTPUT-TYPE", OUT, tuple(names), is_code=True)
+    context = Context(types, rendered, rendered.text, "OUTPUT-TYPE", OUT, tuple(names), is_code=True)
     return problems(answer, context)
 
 
@@ -241,6 +241,7 @@ def code_problems(checker: Checker, source: str) -> list[Problem]:
         'state = None\nfor i, l in enumerate(text.split()):\n    state = {"n": i, "l": l}\n'
         'if state:\n    state["n"] + 1\n{"ok": 1, "bad": []}',
         'r = dict(facts[0])\nr["value"] = 3\n{"ok": 1, "bad": [r]}',
+        'rest = {"bad": facts}\n{"ok": 1} | rest',
         'def total(rows: list[Fact]) -> float:\n    return sum(r["value"] or 0 for r in rows)\n'
         '{"ok": round(total(facts)), "bad": []}',
     ],
@@ -305,7 +306,7 @@ def test_a_comparison_with_what_is_no_member_is_told(checker: Checker, src: str,
     assert probed is not None
     [answer] = checker.check([Task(probed.text, names)], types.definitions())
     answer.revealed = answer.revealed[: len(probed.comparisons)]
-    found = strangers(probed, answer, types, parsed.source_map)
+    found = strangers(probed, answer, types, parsed)
     assert [problem.column for problem in found] == ([column] if column else [])
 
 

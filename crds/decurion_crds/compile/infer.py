@@ -25,7 +25,7 @@ from decurion_crds.compile.sites import SILENT, Due, SiteTyper, Undetermined
 from decurion_crds.compiled import Code, Schema
 from decurion_crds.expressions.check import Answer, Checker, Task
 from decurion_crds.expressions.enums import probe, strangers
-from decurion_crds.expressions.shapes import ANY, fields, mismatch, nullable, record
+from decurion_crds.expressions.shapes import ANY, fields, holds_enum, mismatch, nullable, record
 from decurion_crds.expressions.types import Types
 from decurion_crds.expressions.wording import Context, problems, unfit
 
@@ -230,10 +230,11 @@ class _Inference:
         }
         due = node.output
         returns = self._types.annotation(due, f"{node.name}_output") if due is not None else "object"
-        probed = probe(rendered.text, is_code=True)
+        counted = any(schema is not None and holds_enum(schema) for schema in names.values())
+        probed = probe(rendered.text, is_code=True) if counted else None
         context = Context(
             types=self._types,
-            source_map=rendered.source_map,
+            source=rendered,
             generated=rendered.text,
             mismatch_code="OUTPUT-TYPE",
             due=due,
@@ -245,7 +246,7 @@ class _Inference:
             self._report.problem(problem, spot, source)
         if probed is not None:
             asked: Answer = yield Task(probed.text, parameters, returns, is_code=True)
-            for problem in strangers(probed, asked, self._types, rendered.source_map):
+            for problem in strangers(probed, asked, self._types, rendered):
                 self._report.problem(problem, spot, source)
 
     def _texts(self, scope: ScopeDraft, node: NodeDraft) -> Typing[None]:

@@ -18,6 +18,7 @@ from decurion_crds.expressions.shapes import (
     ANY,
     branches,
     field_of,
+    holds_enum,
     is_nullable,
     mismatch,
     union,
@@ -100,13 +101,14 @@ class SiteTyper:
             name: self.types.annotation(ANY if schema is None else schema, name) for name, schema in names.items()
         }
         returns = self.types.annotation(due.schema, hint) if due is not None else None
-        probed = probe(site.parsed.check, is_code=False)
+        counted = any(schema is not None and holds_enum(schema) for schema in names.values())
+        probed = probe(site.parsed.check, is_code=False) if counted else None
         if probed is not None:
             self._rounds.spawn(self._compared(site, probed, parameters))
         answer: Answer = yield Task(site.parsed.check, parameters, returns)
         context = Context(
             types=self.types,
-            source_map=site.parsed.source_map,
+            source=site.parsed,
             generated=site.parsed.check,
             mismatch_code=due.code if due is not None else "EXPR-TYPE",
             due=due.schema if due is not None else None,
@@ -121,7 +123,7 @@ class SiteTyper:
         answer: Answer = yield Task(probed.text, parameters)
         # The task itself reveals the type of the whole, as the last one.
         answer.revealed = answer.revealed[: len(probed.comparisons)]
-        for problem in strangers(probed, answer, self.types, site.parsed.source_map):
+        for problem in strangers(probed, answer, self.types, site.parsed):
             self._tell(site, problem)
 
     def _declared(self, site: Site, shown: str, names: Names, otherwise: Undetermined) -> Schema | None:

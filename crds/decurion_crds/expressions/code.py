@@ -7,20 +7,20 @@ returns, and no name of one call is seen by another.
 from __future__ import annotations
 
 import ast
-import copy
-from collections.abc import Collection, Iterator
+import functools
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from decurion_crds.compiled import Code
 from decurion_crds.expressions.errors import ExpressionRefused, Problem
 from decurion_crds.expressions.rewrite import (
     Columns,
-    FormatRefused,
     Reading,
     Rewriter,
     SourceMap,
     depth,
     field_name,
+    refused_format,
 )
 from decurion_crds.expressions.syntax import MAX_DEPTH
 from decurion_crds.expressions.words import (
@@ -46,12 +46,18 @@ _REFUSED: dict[type[ast.AST], str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rendered:
-    """One form of a source, and the way from its places to those of the author's text."""
+    """One form of a source. `author` is the text that the nodes of `tree` have their places in."""
 
     text: str
-    source_map: SourceMap
+    tree: ast.Module
+    author: str
+
+    @functools.cached_property
+    def source_map(self) -> SourceMap:
+        """From places of `text` to places of the author's text."""
+        return SourceMap(self.tree, self.text, self.author)
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,6 @@ class ParsedCode:
     names: tuple[str, ...]
     reads: frozenset[str]
     fresh: bool
-    module: ast.Module
 
     def render(self, reading: Reading, optional: Collection[str]) -> Rendered:
         """The source as `def main(<names>)`. `optional` are the names of properties that may be absent.
@@ -70,18 +75,16 @@ class ParsedCode:
         A constant key among them reads as None when it is absent (`x["unit"]` is run as `x.get("unit")`); any other
         key behaves as in Python.
         """
-        body = copy.deepcopy(self.module.body)
+        body = ast.parse(self.src).body
         last = body[-1]
-        if not isinstance(last, ast.Expr):
-            raise AssertionError("parse_code accepts no such source")
-        body[-1] = ast.copy_location(ast.Return(value=last.value), last)
+        if isinstance(last, ast.Expr):
+            body[-1] = ast.copy_location(ast.Return(value=last.value), last)
         parameters = [ast.arg(arg=name, lineno=1, col_offset=0) for name in self.names]
         arguments = ast.arguments(posonlyargs=[], args=parameters, kwonlyargs=[], kw_defaults=[], defaults=[])
         main = ast.FunctionDef(name=MAIN, args=arguments, body=body, decorator_list=[], lineno=1, col_offset=0)
         module = ast.Module(body=[main], type_ignores=[])
         module = Rewriter(reading, lambda node: _is_optional(node, optional)).visit(module)
-        text = ast.unparse(ast.fix_missing_locations(module))
-        return Rendered(text, SourceMap(module, text, self.src))
+        return Rendered(ast.unparse(module), module, self.src)
 
     def compiled(self, optional: Collection[str]) -> Code:
         return Code(src=self.src, py=self.render("run", optional).text, fresh=self.fresh)
@@ -105,23 +108,15 @@ def parse_code(src: str, names: Collection[str]) -> ParsedCode:
     if depth([module], MAX_DEPTH) > MAX_DEPTH:
         message = f"the source is nested deeper than {MAX_DEPTH} levels; split it into functions"
         raise ExpressionRefused([Problem("EXPR-SYNTAX", message)])
-    problems = _Rules(src, module, frozenset(names)).problems()
+    nodes = list(ast.walk(module))
+    own = frozenset(names) | _bound(nodes)
+    problems = list(_problems(src, module, nodes, own))
     if problems:
-        raise ExpressionRefused(problems)
-    used = {node.id for node in ast.walk(module) if isinstance(node, ast.Name)}
-    parsed = ParsedCode(
-        src=src,
-        names=tuple(sorted(names)),
-        reads=frozenset(used & set(names)),
-        fresh=_is_fresh(module, frozenset(names)),
-        module=module,
+        raise ExpressionRefused(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return ParsedCode(
+        src=src, names=tuple(sorted(names)), reads=frozenset(used & set(names)), fresh=_is_fresh(nodes, own)
     )
-    try:
-        parsed.render("run", ())
-    except FormatRefused as refused:
-        message = f"{refused}: write str.format instead"
-        raise ExpressionRefused([Problem("EXPR-SYNTAX", message, refused.node.lineno)]) from None
-    return parsed
 
 
 def author_line(code: Code, line: int) -> int | None:
@@ -134,44 +129,37 @@ def author_line(code: Code, line: int) -> int | None:
     return max(before)[1] if before else None
 
 
-class _Rules:
-    """What a source may not do."""
-
-    def __init__(self, src: str, module: ast.Module, names: frozenset[str]) -> None:
-        self._module = module
-        self._columns = Columns(src)
-        self._own = names | _bound(module)
-
-    def problems(self) -> list[Problem]:
-        found = [
-            Problem("EXPR-SYNTAX", message, *self._place(node))
-            for node in ast.walk(self._module)
-            for message in self._messages(node)
-        ]
-        found += [Problem("EXPR-SYNTAX", message, *self._place(node)) for node, message in _top_level(self._module)]
-        return sorted(found, key=lambda problem: (problem.line, problem.column))
-
-    def _place(self, node: ast.AST) -> tuple[int, int]:
+def _problems(src: str, module: ast.Module, nodes: Sequence[ast.AST], own: Collection[str]) -> Iterator[Problem]:
+    """What a source may not do; `own` are the names that it is given or binds itself."""
+    columns = Columns(src)
+    found = [(node, message) for node in nodes for message in _messages(node, own)]
+    found += _top_level(module)
+    unformatted = refused_format(nodes)
+    if unformatted is not None:
+        found.append((unformatted, "braces inside a format specification are not supported; write str.format"))
+    for node, message in found:
         line = getattr(node, "lineno", 1)
-        return line, self._columns.characters(line, getattr(node, "col_offset", 0)) + 1
+        column = columns.characters(line, getattr(node, "col_offset", 0)) + 1
+        yield Problem("EXPR-SYNTAX", message, line, column)
 
-    def _messages(self, node: ast.AST) -> Iterator[str]:
-        if type(node) in _REFUSED:
-            yield _REFUSED[type(node)]
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _module_message(alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            yield from _module_message("." * node.level + (node.module or ""))
-            if any(alias.name == "*" for alias in node.names):
-                yield "import * hides names; import them one by one"
-        elif isinstance(node, ast.Name):
-            if node.id in CODE_REFUSED and node.id not in self._own:
-                yield f"{node.id} is not available in code; its inputs are the names of with"
-            elif node.id.startswith("__") and node.id not in _DUNDERS:
-                yield f"{node.id} is not available in code; choose another name"
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("__") and node.attr not in _DUNDERS:
-            yield f"{node.attr} is not available in code; remove it"
+
+def _messages(node: ast.AST, own: Collection[str]) -> Iterator[str]:
+    if type(node) in _REFUSED:
+        yield _REFUSED[type(node)]
+    elif isinstance(node, ast.Import):
+        for alias in node.names:
+            yield from _module_message(alias.name)
+    elif isinstance(node, ast.ImportFrom):
+        yield from _module_message("." * node.level + (node.module or ""))
+        if any(alias.name == "*" for alias in node.names):
+            yield "import * hides names; import them one by one"
+    elif isinstance(node, ast.Name):
+        if node.id in CODE_REFUSED and node.id not in own:
+            yield f"{node.id} is not available in code; its inputs are the names of with"
+        elif node.id.startswith("__") and node.id not in _DUNDERS:
+            yield f"{node.id} is not available in code; choose another name"
+    elif isinstance(node, ast.Attribute) and node.attr.startswith("__") and node.attr not in _DUNDERS:
+        yield f"{node.attr} is not available in code; remove it"
 
 
 def _module_message(name: str) -> Iterator[str]:
@@ -195,10 +183,10 @@ def _top_level(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
         yield last, "the last statement is the result and must be an expression; write the value as last line"
 
 
-def _bound(module: ast.Module) -> frozenset[str]:
-    """All names that the source binds itself, in any scope."""
+def _bound(nodes: Sequence[ast.AST]) -> frozenset[str]:
+    """All names that a source binds itself, in any scope."""
     names: set[str] = set()
-    for node in ast.walk(module):
+    for node in nodes:
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             names.add(node.id)
         elif isinstance(node, ast.arg):
@@ -210,9 +198,8 @@ def _bound(module: ast.Module) -> frozenset[str]:
     return frozenset(names)
 
 
-def _is_fresh(module: ast.Module, names: frozenset[str]) -> bool:
-    own = names | _bound(module)
-    for node in ast.walk(module):
+def _is_fresh(nodes: Sequence[ast.AST], own: Collection[str]) -> bool:
+    for node in nodes:
         if isinstance(node, ast.Import) and any(a.name.split(".")[0] in FRESH_MODULES for a in node.names):
             return True
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FRESH_MODULES:

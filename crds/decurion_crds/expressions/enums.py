@@ -13,9 +13,10 @@ from typing import Literal
 from decurion_crds.compiled import Schema
 from decurion_crds.expressions.check import Answer
 from decurion_crds.expressions.errors import Problem
-from decurion_crds.expressions.rewrite import Columns, SourceMap
+from decurion_crds.expressions.rewrite import Columns
 from decurion_crds.expressions.shapes import branches
 from decurion_crds.expressions.types import Types
+from decurion_crds.expressions.wording import Mapped
 from decurion_crds.findings import Fix, did_you_mean, listed
 
 
@@ -61,7 +62,7 @@ def probe(text: str, *, is_code: bool) -> Probe | None:
     return Probe(generated, tuple(comparison for _, comparison in sorted(placed, key=lambda pair: pair[0])))
 
 
-def strangers(probed: Probe, answer: Answer, types: Types, source_map: SourceMap) -> list[Problem]:
+def strangers(probed: Probe, answer: Answer, types: Types, source: Mapped) -> list[Problem]:
     """One problem for each comparison with a text that is no member."""
     if len(answer.revealed) != len(probed.comparisons):
         return []
@@ -75,7 +76,7 @@ def strangers(probed: Probe, answer: Answer, types: Types, source_map: SourceMap
             if word not in members:
                 meant = did_you_mean(word, members)
                 hint = f'did you mean "{meant}"?' if meant else f"it is one of {listed(members, last='or')}"
-                line, column = source_map.place(comparison.line, comparison.column)
+                line, column = source.source_map.place(comparison.line, comparison.column)
                 fix = Fix(word, meant) if meant else None
                 found.append(Problem("EXPR-TYPE", f'this is never "{word}"; {hint}', line, column, fix))
     return found

@@ -18,12 +18,14 @@ Reading: TypeAlias = Literal["run", "check"]
 _CONVERSIONS = {-1: "", 97: "!a", 114: "!r", 115: "!s"}
 
 
-class FormatRefused(ValueError):
-    """A format string that cannot be taken apart. `node` is the place."""
-
-    def __init__(self, node: ast.expr) -> None:
-        super().__init__("braces inside a format specification")
-        self.node = node
+def refused_format(nodes: Iterable[ast.AST]) -> ast.AST | None:
+    """The first of `nodes` that is a format specification with braces in it, which cannot be taken apart."""
+    for node in nodes:
+        if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
+            texts = [part.value for part in node.format_spec.values if isinstance(part, ast.Constant)]
+            if any("{" in text or "}" in text for text in texts):
+                return node
+    return None
 
 
 def field_name(node: ast.expr) -> str | None:
@@ -86,18 +88,15 @@ class Rewriter(ast.NodeTransformer):
         method = ast.copy_location(ast.Attribute(value=text, attr="format", ctx=ast.Load()), node)
         return ast.copy_location(ast.Call(func=method, args=fields, keywords=[]), node)
 
-    def _template(self, node: ast.JoinedStr, fields: list[ast.expr], *, inside: bool = False) -> str:
+    def _template(self, node: ast.JoinedStr, fields: list[ast.expr]) -> str:
         parts: list[str] = []
         for part in node.values:
             if isinstance(part, ast.Constant):
-                text = str(part.value)
-                if inside and ("{" in text or "}" in text):
-                    raise FormatRefused(node)
-                parts.append(text.replace("{", "{{").replace("}", "}}"))
+                parts.append(str(part.value).replace("{", "{{").replace("}", "}}"))
             elif isinstance(part, ast.FormattedValue):
                 fields.append(self.visit(part.value))
                 spec = part.format_spec
-                tail = ":" + self._template(spec, fields, inside=True) if isinstance(spec, ast.JoinedStr) else ""
+                tail = ":" + self._template(spec, fields) if isinstance(spec, ast.JoinedStr) else ""
                 parts.append("{" + _CONVERSIONS[part.conversion] + tail + "}")
         return "".join(parts)
 
@@ -151,6 +150,7 @@ class SourceMap:
 
     def __init__(self, tree: ast.AST, generated: str, author: str) -> None:
         mine = Columns(generated)
+        self._tree = tree
         self._theirs = Columns(author)
         self._author = author
         self._spans: dict[tuple[int, int, int, int], ast.AST] = {}
@@ -183,6 +183,11 @@ class SourceMap:
         node = self.node(line, column, end_line, end_column)
         line = getattr(node, "lineno", 1)
         return line, self._theirs.characters(line, getattr(node, "col_offset", 0)) + 1
+
+    def is_joined(self, node: ast.AST | None) -> bool:
+        """Whether `node` is one side of a `|`, which makes one object of two."""
+        joins = (n for n in ast.walk(self._tree) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.BitOr))
+        return any(node is join.left or node is join.right for join in joins)
 
     def segment(self, node: ast.AST | None) -> str:
         """The author's text of `node`, on one line and not longer than 60 characters."""

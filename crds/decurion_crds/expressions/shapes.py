@@ -236,3 +236,15 @@ def fields(schema: Any) -> Iterator[str]:
             if name not in branch.get("required", ()):
                 yield name
             yield from fields(below)
+
+
+def holds_enum(schema: Any) -> bool:
+    """Whether an enumeration of texts is anywhere in `schema`."""
+    for branch in branches(schema):
+        if branch.get("type") == "string" and "enum" in branch:
+            return True
+        if branch.get("type") == "array" and holds_enum(items_of(branch)):
+            return True
+        if any(holds_enum(below) for below in branch.get("properties", {}).values()):
+            return True
+    return False

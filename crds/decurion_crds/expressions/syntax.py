@@ -8,7 +8,6 @@ is not called is a field of a JSON object, `x.name(…)` a method of str, list o
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from decurion_crds.compiled import Expr
 from decurion_crds.expressions.errors import ExpressionRefused, Problem
 from decurion_crds.expressions.rewrite import (
     Columns,
-    FormatRefused,
     Rewriter,
     SourceMap,
     depth,
     field_name,
+    refused_format,
 )
 from decurion_crds.expressions.words import BUILTINS, FUNCTIONS, MUTATORS
 from decurion_crds.findings import Fix, did_you_mean
@@ -93,23 +92,22 @@ def parse_expression(src: str, names: Collection[str]) -> Parsed:
     tree = _tree(src)
     reader = _Reader(src, frozenset(names))
     reader.check(tree)
+    refused = refused_format(ast.walk(tree))
+    if refused is not None:
+        message = "braces inside a format specification are not supported; write str.format, or use a code node"
+        reader.problems.append(reader.problem(refused, "EXPR-SYNTAX", message))
     if reader.problems:
         raise ExpressionRefused(reader.sorted_problems())
-    checked, run = copy.deepcopy(tree), copy.deepcopy(tree)
-    try:
-        checked = Rewriter("check", _is_field).visit(checked)
-        run = Rewriter("run", _is_field).visit(run)
-    except FormatRefused as refused:
-        raise ExpressionRefused(
-            [reader.problem(refused.node, "EXPR-SYNTAX", f"{refused}: write str.format, or use a code node")]
-        ) from None
-    expr = Expr(
-        src=src,
-        py=ast.unparse(run),
-        reads=tuple(".".join(path) for path in shortest(reader.reads)),
-        path=_bare_path(tree.body, reader.names),
-    )
-    return Parsed(expr=expr, check=ast.unparse(checked), tree=tree, checked=checked)
+    path = path_of(tree.body)
+    # Parsing again is a tenth of the cost of copying a tree.
+    checked = Rewriter("check", _is_field).visit(_tree(src))
+    if path is not None:
+        py, check = (path[0] + "".join(form.format(key) for key in path[1:]) for form in (".get({!r})", "[{!r}]"))
+    else:
+        py, check = ast.unparse(Rewriter("run", _is_field).visit(_tree(src))), ast.unparse(checked)
+    reads = tuple(".".join(read) for read in shortest(reader.reads))
+    bare = path if path is not None and path[0] in reader.names else None
+    return Parsed(Expr(src=src, py=py, reads=reads, path=bare), check, tree, checked)
 
 
 def shortest(paths: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -192,11 +190,6 @@ def path_of(node: ast.expr) -> tuple[str, ...] | None:
             return None
         segments.append(name)
         node = node.value
-
-
-def _bare_path(body: ast.expr, names: Collection[str]) -> tuple[str, ...] | None:
-    path = path_of(body)
-    return path if path and path[0] in names else None
 
 
 def is_dunder(name: str) -> bool:

@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from decurion_crds.compiled import Schema
 from decurion_crds.expressions.check import Answer, Diagnostic
@@ -23,6 +23,13 @@ _METHODS: Mapping[str, type] = {"string": str, "list": list, "object": dict, "in
 _ORDER = {"missing-typed-dict-key": 1, "invalid-return-type": 2}
 
 
+class Mapped(Protocol):
+    """A text whose way back to the author's is worked out only when it is needed."""
+
+    @property
+    def source_map(self) -> SourceMap: ...
+
+
 @dataclass(frozen=True)
 class Context:
     """What the words need to know of a task.
@@ -32,7 +39,7 @@ class Context:
     """
 
     types: Types
-    source_map: SourceMap
+    source: Mapped
     generated: str
     mismatch_code: Literal["EXPR-TYPE", "OUTPUT-TYPE"] = "EXPR-TYPE"
     due: Schema | None = None
@@ -68,7 +75,7 @@ def _problem(diagnostic: Diagnostic, context: Context) -> Problem | None:
     if said == _IGNORED:
         return None
     code, message, fix = said
-    line, column = context.source_map.place(
+    line, column = context.source.source_map.place(
         diagnostic.line, diagnostic.column, diagnostic.end_line, diagnostic.end_column
     )
     return Problem(code, message, line, column, fix)
@@ -79,7 +86,9 @@ _IGNORED: _Said = ("", "", None)
 
 
 def _node(diagnostic: Diagnostic, context: Context) -> ast.AST | None:
-    return context.source_map.node(diagnostic.line, diagnostic.column, diagnostic.end_line, diagnostic.end_column)
+    return context.source.source_map.node(
+        diagnostic.line, diagnostic.column, diagnostic.end_line, diagnostic.end_column
+    )
 
 
 def _subject(diagnostic: Diagnostic, context: Context) -> str:
@@ -87,7 +96,7 @@ def _subject(diagnostic: Diagnostic, context: Context) -> str:
     node = _node(diagnostic, context)
     if isinstance(node, ast.Call):
         node = node.func
-    return context.source_map.segment(node.value if isinstance(node, ast.Attribute | ast.Subscript) else node)
+    return context.source.source_map.segment(node.value if isinstance(node, ast.Attribute | ast.Subscript) else node)
 
 
 def guard(subject: str) -> Problem:
@@ -148,6 +157,8 @@ def _missing_key(diagnostic: Diagnostic, context: Context) -> _Said | None:
     match = re.match(r"Missing required key '(.*)' in TypedDict `(.*)` constructor", diagnostic.message)
     if not match:
         return None
+    if context.source.source_map.is_joined(_node(diagnostic, context)):
+        return _IGNORED
     return (
         context.mismatch_code,
         f'the field "{match[1]}" of {in_words(match[2], context.types)} is missing; add it',
@@ -186,7 +197,7 @@ def _no_attribute(diagnostic: Diagnostic, context: Context) -> _Said | None:
             return "EXPR-FIELD", f"{name} is a field and no method; remove the brackets behind it", None
         new = f'{_subject(diagnostic, context)}["{name}"]'
         node = _node(diagnostic, context)
-        return "EXPR-FIELD", f"in code a field is read as {new}", Fix(context.source_map.segment(node), new)
+        return "EXPR-FIELD", f"in code a field is read as {new}", Fix(context.source.source_map.segment(node), new)
     methods = [m for m in dir(_methods_of(schema)) if not m.startswith("_")]
     meant = did_you_mean(name, methods)
     hint = f"did you mean {meant}?" if meant else "remove it"
@@ -209,7 +220,7 @@ def _operator(diagnostic: Diagnostic, context: Context) -> _Said | None:
     operator, shown = match[1], [match[2], match[3] if two else match[2]]
     if any(_mixed(side, context) for side in shown):
         return _IGNORED
-    operands = [context.source_map.segment(operand) for operand in _operands(_node(diagnostic, context))]
+    operands = [context.source.source_map.segment(operand) for operand in _operands(_node(diagnostic, context))]
     for side, operand in zip(shown, operands, strict=False):
         if "None" in members(side):
             return _guard(operand)
@@ -234,7 +245,7 @@ def _argument(diagnostic: Diagnostic, context: Context) -> _Said | None:
         r"Method `__getitem__` of type .* cannot be called with key of type `(.*)` on object of type `(.*)`", message
     )
     if item:
-        return _key(item[1], item[2], context.source_map.segment(_node(diagnostic, context)), context)
+        return _key(item[1], item[2], context.source.source_map.segment(_node(diagnostic, context)), context)
     field = re.match(
         r'Invalid argument to key "(.*)" with declared type `(.*)` on TypedDict `(.*)`: value of type `(.*)`', message
     )
@@ -248,7 +259,7 @@ def _argument(diagnostic: Diagnostic, context: Context) -> _Said | None:
     if shown and _mixed(shown, context):
         return _IGNORED
     if "None" in members(shown):
-        return _guard(context.source_map.segment(_node(diagnostic, context)))
+        return _guard(context.source.source_map.segment(_node(diagnostic, context)))
     what = _a(in_words(shown, context.types)) if shown else "this"
     return "EXPR-TYPE", f"{call[1]}() does not take {what}; convert it, or use another function", None
 
@@ -268,7 +279,7 @@ def _field_type(name: str, declared: str, shown: str, diagnostic: Diagnostic, co
     if context.is_code and mismatch(found, due) is None:
         return _IGNORED
     if is_nullable(found) and mismatch(without_null(found), due) is None:
-        return _guard(context.source_map.segment(_node(diagnostic, context)))
+        return _guard(context.source.source_map.segment(_node(diagnostic, context)))
     message = f'the field "{name}" is {_a(words(due))}, and this is {_a(in_words(shown, context.types))}; convert it'
     return context.mismatch_code, message, None
 
@@ -286,7 +297,7 @@ def _returned(diagnostic: Diagnostic, context: Context) -> _Said | None:
         # Lists of records that differ in what the other may hold: the checker is stricter than JSON.
         return _IGNORED
     if is_nullable(found) and not is_nullable(context.due) and mismatch(without_null(found), context.due) is None:
-        return _guard(context.source_map.segment(_node(diagnostic, context)))
+        return _guard(context.source.source_map.segment(_node(diagnostic, context)))
     return context.mismatch_code, unfit(*why), None
 
 
@@ -296,7 +307,7 @@ def _not_iterable(diagnostic: Diagnostic, context: Context) -> _Said | None:
         return None
     if _mixed(match[1], context):
         return _IGNORED
-    subject = context.source_map.segment(_node(diagnostic, context))
+    subject = context.source.source_map.segment(_node(diagnostic, context))
     if "None" in members(match[1]):
         return _guard(subject)
     return "EXPR-TYPE", f"{subject} is {_a(in_words(match[1], context.types))}, which has no items; write a list", None
@@ -318,7 +329,7 @@ def _not_callable(diagnostic: Diagnostic, context: Context) -> _Said | None:
     if not match:
         return None
     node = _node(diagnostic, context)
-    subject = context.source_map.segment(node.func if isinstance(node, ast.Call) else node)
+    subject = context.source.source_map.segment(node.func if isinstance(node, ast.Call) else node)
     found = in_words(match[1], context.types)
     return "EXPR-TYPE", f"{subject} is {_a(found)} and cannot be called; remove the brackets", None
 
