@@ -33,6 +33,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
+
 from model_answers import Answers, pick
 
 STATUS_TEXT = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
