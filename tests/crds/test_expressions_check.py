@@ -184,7 +184,7 @@ def test_a_mistyped_key_comes_with_its_fix(checker: Checker) -> None:
         ("[r for r in input.reports if r.note]", array(REPORT)),
         ("[r.kind for r in input.reports]", array({"type": "string", "enum": ["10-K", "10-Q"]})),
         ("input.maybe or []", array(ROW)),
-        ("state.rows[0].unit", {"anyOf": [S, {"type": "null"}]}),
+        ("state.rows[0].unit", {"anyOf": [{"type": "null"}, S]}),
         ("'a' if input.n else 'b'", {"type": "string", "enum": ["a", "b"]}),
         ("-1", INT),
         ("input.n > 1", B),

@@ -21,7 +21,7 @@ from decurion_crds.compiled import NodeKind, Schema
 from decurion_crds.errors import OutputMismatch, SchemaRefused, ValueRefused
 from decurion_crds.expressions.code import parse_code
 from decurion_crds.expressions.errors import ExpressionRefused, Problem, shifted
-from decurion_crds.expressions.shapes import ANY, branches
+from decurion_crds.expressions.shapes import ANY, branches, settled
 from decurion_crds.expressions.syntax import parse_expression
 from decurion_crds.expressions.text import parse_text
 from decurion_crds.expressions.words import FUNCTIONS
@@ -95,14 +95,14 @@ class _Resolver:
 
     def _schema(self, written: str | dict[str, Any], spot: Spot) -> Schema:
         try:
-            return expand_schema(written, self._spec.schemas)
+            return _settled(expand_schema(written, self._spec.schemas))
         except SchemaRefused as refused:
             self._report.schema(refused, spot)
             return ANY
 
     def _fields(self, written: Mapping[str, Any], spot: Spot) -> Schema:
         try:
-            return expand_fields(written, self._spec.schemas)
+            return _settled(expand_fields(written, self._spec.schemas))
         except SchemaRefused as refused:
             self._report.schema(refused, spot)
             return {"type": "object"}
@@ -299,3 +299,7 @@ class _Resolver:
                 message = f"{name} is not seen inside a block; read it in with, and use that name here"
                 problem = Problem(problem.code, message, problem.line, problem.column)
             self._report.problem(problem, spot, scalar)
+
+
+def _settled(schema: Schema) -> Schema:
+    return dict(settled(schema))

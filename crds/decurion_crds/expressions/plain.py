@@ -6,8 +6,7 @@ import re
 
 from decurion_crds.canonical import Json
 from decurion_crds.expressions.errors import ExpressionFailed
-
-MAX_INTEGER = 2**53 - 1
+from decurion_crds.values import MAX_INTEGER
 
 _INSTEAD = {
     "set": "a set has no order; write sorted(…)",

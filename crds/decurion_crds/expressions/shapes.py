@@ -99,10 +99,35 @@ def without_null(schema: Any) -> Schema:
 
 
 def union(schemas: Sequence[Schema]) -> Schema:
-    distinct = list({canonical(schema): schema for schema in schemas}.values())
+    """The schema of what fits one of `schemas`; the same for any order, of which a type checker promises none."""
+    by_text = {canonical(schema): schema for schema in schemas}
+    distinct = [by_text[text] for text in sorted(by_text)]
     if {"type": "number"} in distinct:
         distinct = [schema for schema in distinct if schema != {"type": "integer"}]
     return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+
+
+_ONE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+_MANY = ("properties", "patternProperties", "dependentSchemas")
+_LIST = ("prefixItems", "anyOf", "oneOf", "allOf")
+
+
+def settled(schema: Any) -> Any:
+    """`schema` with the names of `required` sorted: the order in which an author wrote the fields says nothing."""
+    if not isinstance(schema, Mapping):
+        return schema
+    out = dict(schema)
+    for key in out.keys() & {*_ONE, *_MANY, *_LIST, "required"}:
+        below = out[key]
+        if key == "required":
+            out[key] = sorted(below)
+        elif key in _ONE:
+            out[key] = settled(below)
+        elif key in _MANY:
+            out[key] = {name: settled(part) for name, part in below.items()}
+        else:
+            out[key] = [settled(part) for part in below]
+    return out
 
 
 def record(fields: Mapping[str, Schema], required: Sequence[str] | None = None) -> Schema:
@@ -110,7 +135,7 @@ def record(fields: Mapping[str, Schema], required: Sequence[str] | None = None) 
     return {
         "type": "object",
         "properties": dict(fields),
-        "required": list(fields if required is None else required),
+        "required": sorted(fields if required is None else required),
         "additionalProperties": False,
     }
 

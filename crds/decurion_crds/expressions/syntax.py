@@ -24,10 +24,10 @@ from decurion_crds.expressions.rewrite import (
 )
 from decurion_crds.expressions.words import BUILTINS, FUNCTIONS, MUTATORS
 from decurion_crds.findings import Fix, did_you_mean
+from decurion_crds.values import MAX_INTEGER
 
 MAX_DEPTH = 100
 """Levels of nesting of a syntax tree that are accepted."""
-MAX_INTEGER = 2**53 - 1
 
 _ALLOWED = (
     ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Call, ast.Attribute, ast.Subscript, ast.Slice,

@@ -191,7 +191,7 @@ def _literal(values: Sequence[object]) -> Schema | NotJson:
     """Strings keep their members; of other constants the kind is enough."""
     if any(isinstance(value, bytes) for value in values):
         return NotJson("Literal", "a string or a number")
-    strings = [value for value in values if isinstance(value, str)]
+    strings = sorted(value for value in values if isinstance(value, str))
     parts: list[Schema] = [{"type": "string", "enum": strings}] if strings else []
     if any(isinstance(value, bool) for value in values):
         parts.append({"type": "boolean"})
