@@ -32,10 +32,11 @@ _COMBINED = frozenset({"anyOf", "oneOf", "allOf", "then", "else"})
 def normalise(value: object, schema: Mapping[str, Any] = _ANY) -> Json:
     """`value` as JSON, spelled as `schema` declares it; the schema is not checked otherwise.
 
-    A number at `number` becomes a float, an integral one at `integer` an int. A member that is None is dropped
-    unless it is required; a required one that is absent and may be null becomes None, so that absent and null are
-    one. Tuples become lists. Raises `ValueRefused` for NaN, infinities, integers beyond ±(2^53-1), lone surrogates,
-    sets, bytes, keys that are no strings, other objects, and nesting deeper than 100 levels.
+    A number at `number` becomes a float, an integral one at `integer` an int; negative zero becomes zero. A member
+    that is None is dropped unless it is required; a required one that is absent and may be null becomes None, so
+    that absent and null are one. Tuples become lists. Raises `ValueRefused` for NaN, infinities, integers beyond
+    ±(2^53-1), lone surrogates, sets, bytes, keys that are no strings, other objects, and nesting deeper than 100
+    levels.
     """
     try:
         return _walk(value, schema, 0)
@@ -103,7 +104,8 @@ def _object(value: Mapping[Any, Any], schema: Any, depth: int) -> Json:
     out: dict[str, Json] = {}
     key: Any = None
     try:
-        for key, item in value.items():
+        for key in _in_order(value):
+            item = value[key]
             if type(key) is not str or not key.isascii():
                 key = _key(key)
             if item is None:
@@ -118,10 +120,20 @@ def _object(value: Mapping[Any, Any], schema: Any, depth: int) -> Json:
     except _Refused as refused:
         refused.steps.append(key if type(key) is str else repr(key))
         raise
+    filled = False
     for name in required:
         if name not in out and name in schema.get("_fill", required) and _nullable(properties.get(name, _ANY)):
             out[name] = None
-    return out
+            filled = True
+    return dict(sorted(out.items())) if filled else out
+
+
+def _in_order(value: Mapping[Any, Any]) -> Iterable[Any]:
+    """Keys sorted, so that code sees one order wherever the value came from: an API server and the ledger sort too."""
+    try:
+        return sorted(value)
+    except TypeError:  # keys of several types: one of them is refused below
+        return value
 
 
 def _list(value: Sequence[Any], schema: Any, depth: int) -> Json:
@@ -156,7 +168,7 @@ def _number(value: int | float, schema: Any) -> int | float:
         declared = _number_type(schema)
     if type(value) is float:
         if declared != "integer" or not value.is_integer():
-            return value
+            return value or 0.0
         value = int(value)
     if not -MAX_INTEGER <= value <= MAX_INTEGER:
         raise _Refused("an integer beyond ±(2^53-1) is read differently by different readers; write it as a text")
@@ -198,9 +210,9 @@ def _merged(schema: Mapping[str, Any]) -> dict[str, Any]:
     rest: dict[str, list[Any]] = {"items": [], "additionalProperties": []}
     first: list[Any] = []
 
-    def add(part: Any, sure: bool, depth: int) -> None:
+    def add(part: Any, sure: bool) -> None:
         nonlocal first
-        if type(part) is not dict or depth > MAX_DEPTH:
+        if type(part) is not dict:
             return
         for name, below in part.get("properties", _ANY).items():
             properties.setdefault(name, []).append(below)
@@ -214,14 +226,11 @@ def _merged(schema: Mapping[str, Any]) -> dict[str, Any]:
         for word in _COMBINED:
             if word in part:
                 branches = part[word] if isinstance(part[word], list) else [part[word]]
+                certain = sure and (word == "allOf" or (len(branches) == 1 and word in ("anyOf", "oneOf")))
                 for branch in branches:
-                    add(
-                        branch,
-                        sure and (word == "allOf" or (len(branches) == 1 and word in ("anyOf", "oneOf"))),
-                        depth + 1,
-                    )
+                    add(branch, certain)
 
-    add(schema, True, 0)
+    add(schema, True)
     merged: dict[str, Any] = {word: _either(found) for word, found in rest.items() if found}
     merged["properties"] = {name: _either(found) for name, found in properties.items()}
     return merged | {"required": sorted(required), "_fill": sorted(always), "prefixItems": first}

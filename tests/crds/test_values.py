@@ -39,6 +39,8 @@ def record(*required: str, **properties: Any) -> dict[str, Any]:
         (1, {"allOf": [{"minimum": 0}, NUMBER]}, 1.0),
         (1.0, {"enum": [1, 2]}, 1),
         (1, {"const": 1.5}, 1.0),
+        (-0.0, NUMBER, 0.0),
+        (-0.0, {}, 0.0),
         (True, NUMBER, True),
         (True, INTEGER, True),
         ((1, 2), {"type": "array", "items": NUMBER}, [1.0, 2.0]),
@@ -187,7 +189,10 @@ _schemas = st.recursive(
 
 @given(_json, _schemas)
 def test_normalising_twice_is_normalising_once(value: Any, schema: Any) -> None:
-    once = normalise(value, schema)
+    try:
+        once = normalise(value, schema)
+    except ValueRefused:
+        return  # a whole float beyond 2^53 where an integer is due
     assert canonical(normalise(once, schema)) == canonical(once)
 
 
@@ -198,9 +203,10 @@ def test_a_valid_value_stays_valid(value: Any, schema: Any) -> None:
     clean = normalise(value)
     try:
         validator.check(clean)
-    except OutputMismatch:
+        spelled = normalise(clean, schema)
+    except (OutputMismatch, ValueRefused):
         return
-    validator.check(normalise(clean, schema))
+    validator.check(spelled)
 
 
 @given(_json)
