@@ -28,6 +28,8 @@ KEEP_ALIVE = 4.0
 """Seconds that an idle connection is kept: less than the 5 s after which a server run by uvicorn closes its end, so
 that a request is seldom sent into a connection that is being closed."""
 CONNECT_TIMEOUT = 10.0
+MAX_CONNECTING = 256
+"""How many connections are being made at a time: in a larger burst each would spend its time-out on the others."""
 MAX_BODY = 32 * 1024 * 1024
 MAX_HEAD = 100 * 1024
 
@@ -71,6 +73,7 @@ class EndpointTransport(httpx.AsyncBaseTransport):
         self._keep_alive = keep_alive
         self._max_body = max_body
         self._slots = asyncio.Semaphore(max_connections)
+        self._connecting = asyncio.Semaphore(MAX_CONNECTING)
         self._idle: dict[_Connection, float] = {}
         self._busy: set[_Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -78,7 +81,7 @@ class EndpointTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         async with self._slots:
-            connection = self._reuse() or await self._connect(request)
+            connection = self._reuse() or await self._open(request)
             self._busy.add(connection)
             try:
                 response = await connection.exchange(request)
@@ -124,6 +127,10 @@ class EndpointTransport(httpx.AsyncBaseTransport):
             connection.close()
         if self._idle:
             self._sweep = asyncio.get_running_loop().call_later(self._keep_alive, self._drop_stale)
+
+    async def _open(self, request: httpx.Request) -> _Connection:
+        async with self._connecting:
+            return self._reuse() or await self._connect(request)
 
     async def _connect(self, request: httpx.Request) -> _Connection:
         if self._closed:
