@@ -114,9 +114,7 @@ class Ingress:
         return list(answer.json()["drivers"])
 
     def changes(self, since: int = 0, wait: float = 0.0, incarnation: str = "") -> dict[str, Any]:
-        answer = self.call(
-            "GET", "/drivers/driver-0/changes", since=since, wait=wait, incarnation=incarnation
-        )
+        answer = self.call("GET", "/drivers/driver-0/changes", since=since, wait=wait, incarnation=incarnation)
         answer.raise_for_status()
         return dict(answer.json())
 

@@ -100,7 +100,7 @@ async def _serve_ray(stop: asyncio.Event, options: ServeOptions, ready: Callable
         pool=options.pool,
         runners=RayRunnerSettings(ledger=options.ledger, cpus=options.runner_cpus, runner=options.runner),
     )
-    ping = PingSettings(every=options.ping, timeout=options.ping, stall=max(4 * options.ping, 2.0))
+    ping = PingSettings(every=options.ping, timeout=2 * options.ping, stall=4 * options.ping)
     drivers = RayDrivers(config, ping)
     try:
         await drivers.start()

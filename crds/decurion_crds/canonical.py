@@ -3,7 +3,7 @@
 The profile is JSON as `orjson` writes it with sorted keys: UTF-8, no white space, keys by code point. It equals
 RFC 8785 but for two named differences, shown by a test against the reference implementation: floats keep their
 type (`1.0`, `1e16`), and keys outside the Basic Multilingual Plane sort by code point, not by UTF-16 unit.
-See `docs/decisions/0002-canonical-json.md`.
+See `docs/decisions/0003-canonical-json.md`.
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ def merkle_root(domain: str, leaves: Sequence[bytes]) -> str:
 
 
 def drop_nulls(value: Json) -> Json:
-    """`value` without the null members of its objects, recursively; nulls inside arrays stay.
+    """`value` without the null members of its objects, and their keys in order, recursively; nulls in arrays stay.
 
-    The three ways to apply a manifest treat such members differently, so nobody may depend on them.
+    The three ways to apply a manifest treat such members differently, and an API server sorts keys: nobody may depend
+    on either.
     """
     if isinstance(value, Mapping):
-        return {k: drop_nulls(v) for k, v in value.items() if v is not None}
+        return {k: drop_nulls(value[k]) for k in sorted(value) if value[k] is not None}
     if isinstance(value, list):
         return [drop_nulls(v) for v in value]
     return value

@@ -102,7 +102,7 @@ def spine(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
             runners=2,
             branches=8,
             lease=LEASE,
-            ping=1.0,
+            ping=1.5,
         )
         with pool:
             yield Spine(pool, pool.client(), s3_server, model, prefix)

@@ -346,9 +346,9 @@ class Driver:
         seats = [seat for seat in self._seats.values() if seat.capacity > seat.load]
         if not seats:
             return
-        share = -(-self.pending // len(seats)) + 8
+        fair = -(-(self.pending + sum(seat.load for seat in seats)) // len(seats))
         for seat in sorted(seats, key=lambda s: s.load):
-            room = min(seat.capacity - seat.load, share)
+            room = min(seat.capacity, fair) - seat.load
             for session in sorted(self.sessions.values(), key=lambda s: len(s.leases)):
                 if room <= 0:
                     break
