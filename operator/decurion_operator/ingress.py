@@ -89,7 +89,7 @@ class Ingress:
     """Calls to the ingress at `url`. `seconds` bounds a short call, and a long poll beyond its wait."""
 
     def __init__(self, url: str, *, token: str | None, seconds: float, observer: Observer) -> None:
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._seconds = seconds
         self._closed = False
         self._observer = observer
@@ -166,26 +166,26 @@ class Ingress:
     ) -> JsonObject:
         if self._closed:
             # Whoever waited for a free call now has a link that was replaced.
-            raise PoolUnavailable(f"The link to the pool at {self._url} was closed: the call is made on its successor.")
+            raise PoolUnavailable(f"The link to the pool at {self.url} was closed: the call is made on its successor.")
         headers = {"Content-Type": "application/json"} if content is not None else {}
         timeout = httpx.Timeout(self._seconds + wait, connect=min(3.0, self._seconds))
         try:
             # The library's time-outs are for each read: an answer that drips would pass them for ever.
             async with asyncio.timeout(self._seconds + wait):
                 response = await self._client.request(
-                    method, self._url + path, content=content, headers=headers, timeout=timeout
+                    method, self.url + path, content=content, headers=headers, timeout=timeout
                 )
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             self._observer.pool(verb, type(error).__name__)
             # The text of the library's error may repeat the request; the class says enough.
             raise PoolUnavailable(
-                f"The pool at {self._url} gave no answer to {method} {path.partition('?')[0]} ({type(error).__name__})."
+                f"The pool at {self.url} gave no answer to {method} {path.partition('?')[0]} ({type(error).__name__})."
             ) from error
         self._observer.pool(verb, str(response.status_code))
         body = _object(response)
         if response.is_success:
             return body
-        raise _error(response.status_code, body, f"{self._url} to {method} {path.partition('?')[0]}")
+        raise _error(response.status_code, body, f"{self.url} to {method} {path.partition('?')[0]}")
 
 
 def _object(response: httpx.Response) -> JsonObject:

@@ -129,6 +129,9 @@ class Cluster:
     async def set_up(self, pool: FakePool, **spec: Any) -> None:
         """A WorkerPool named default and a graph named double."""
         await self.create("WorkerPool", "default", {"mode": "External", "url": pool.url} | spec)
+        await self.set_up_graph()
+
+    async def set_up_graph(self) -> None:
         await self.create("TaskGraph", "double", GRAPH)
 
     async def start(self, name: str, **spec: Any) -> None:

@@ -1,8 +1,8 @@
 """A pool without workers: the ingress protocol over memory, with runs that do what the test says.
 
-It keeps what a real pool keeps apart: what is durable (bundles, which closure a run started with, how it ended, the
-highest leader epoch) survives `restart`; what a driver holds in memory (its runs, secrets, incarnation) does not.
-Where the real ingress can be started, the tests of `tests/system` check the operator against that one.
+It keeps what a real pool keeps apart: what is durable (bundles, which closure a run started with, how it ended, leader
+epochs) survives `restart`; what a driver holds in memory (its runs, secrets, incarnation) does not. `test_real_pool.py`
+holds it against the real ingress.
 """
 
 import asyncio
@@ -58,6 +58,7 @@ class FakePool:
         self.calls: list[tuple[str, str]] = []
         self.live: dict[str, list[list[str]]] = {}
         self.highest_epoch = 0
+        """What the logs of new runs have seen already."""
         self.store_down = False
         self.refuse_open: tuple[int, dict[str, Any]] | None = None
         self.tells_secrets = True
@@ -144,12 +145,13 @@ class FakePool:
             return _error(503, "StoreUnavailable", "The store does not answer.")
         if self.refuse_open is not None:
             return JSONResponse(self.refuse_open[1], status_code=self.refuse_open[0])
-        if body["leaderEpoch"] < self.highest_epoch:
-            return _error(409, "StaleLeader", "The log has seen a newer leader.", highest=self.highest_epoch)
-        if body["digest"] not in self.bundles:
-            return _error(404, "BundleMissing", f"No bundle {body['digest']}.")
-        self.highest_epoch = max(self.highest_epoch, body["leaderEpoch"])
         run = self.runs.get(body["uid"])
+        # Only who would become the writer of a log is measured against it: an attachment and a look at the end are not.
+        highest = max(run.epochs, default=0) if run is not None else self.highest_epoch
+        if (run is None or (run.driver is None and not run.ended)) and body["leaderEpoch"] < highest:
+            return _error(409, "StaleLeader", "The log has seen a newer leader.", highest=highest)
+        if run is None and body["digest"] not in self.bundles:
+            return _error(404, "BundleMissing", f"No bundle {body['digest']}.")
         if run is None:
             run = self.runs[body["uid"]] = FakeRun(
                 uid=body["uid"],
@@ -240,6 +242,8 @@ class FakePool:
         driver = request.path_params["driver"]
         if refused := await self._enter(request, "changes", driver):
             return refused
+        if driver not in self.drivers:
+            return _error(404, "DriverUnknown", "There is no such driver.")
         asked = request.query_params
         since, wait = int(asked["since"]), min(float(asked["wait"]), 2.0)
         incarnation = f"{driver}.{self.incarnations[driver]}"

@@ -162,14 +162,15 @@ def _cancelled(f: RunFacts) -> bool:
 
 
 def _pending(f: RunFacts) -> RunPlan:
+    lacks_something = not f.pool.exists or (f.closure is not None and not f.closure.verdict.ready)
+    age = f.now - f.run.created
+    if lacks_something and age < SETTLE_SECONDS and not (f.run.status or {}).get("phase"):
+        return RunPlan(None, wake=SETTLE_SECONDS - age)
     if not f.pool.exists:
         return _wait(f, "Pending", Reason.POOL_UNAVAILABLE, f'WorkerPool "{f.run.pool.name}" does not exist: apply it.')
     if f.closure is None:
         return RunPlan(None)
     if not f.closure.verdict.ready:
-        age = f.now - f.run.created
-        if age < SETTLE_SECONDS and not (f.run.status or {}).get("phase"):
-            return RunPlan(None, wake=SETTLE_SECONDS - age)
         return _wait(f, "Pending", Reason.GRAPH_NOT_READY, f.closure.verdict.message)
     if f.closure.stored:
         pinned = {"graphDigest": f.closure.digest, "queuedAt": timestamp(f.now)}
