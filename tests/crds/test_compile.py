@@ -468,6 +468,11 @@ def test_checks_are_batched(checker: Checker) -> None:
     assert time.perf_counter() - started < 30
 
 
+def test_a_digest_does_not_depend_on_what_was_checked_before(checker: Checker) -> None:
+    with Checker() as fresh:
+        assert compiled(fresh, NESTED).digest == compiled(checker, NESTED).digest
+
+
 def test_a_checker_may_be_shared_by_threads(checker: Checker) -> None:
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: compiled(checker, NESTED).digest, range(8)))

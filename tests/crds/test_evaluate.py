@@ -134,6 +134,13 @@ async def test_thousands_of_callers_at_once_all_get_their_own_value(evaluator: E
     assert [found["e"] for found in await asyncio.gather(*calls)] == [2 * i for i in range(4000)]
 
 
+async def test_more_groups_and_sources_than_a_session_holds_are_fine(evaluator: Evaluator) -> None:
+    sums = [evaluator.expressions({"e": expr(f"x + {i}")}, {"x": 1}) for i in range(600)]
+    assert [found["e"] for found in await asyncio.gather(*sums)] == [i + 1 for i in range(600)]
+    sources = [run(evaluator, code(f"m + {i}", "m"), m=1) for i in range(300)]
+    assert await asyncio.gather(*sources) == [i + 1 for i in range(300)]
+
+
 async def test_the_event_loop_goes_on_while_an_expression_runs(evaluator: Evaluator) -> None:
     task = asyncio.ensure_future(value(evaluator, "sum(i for i in range(2000000))"))
     turns = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from decurion_crds.compiled import Schema
 from decurion_crds.expressions import parse_code, parse_expression
-from decurion_crds.expressions.check import Checker, Task
+from decurion_crds.expressions.check import Checker, CheckFailed, Task
 from decurion_crds.expressions.enums import probe, strangers
 from decurion_crds.expressions.errors import Problem
 from decurion_crds.expressions.shapes import mismatch, words
@@ -323,6 +325,18 @@ def test_the_checker_runs_nothing_and_forgets_what_it_was_told(checker: Checker)
     task = Task("1 / 0", {})
     assert checker.check([task], "")[0].revealed == ["float*"]
     assert checker.check([Task("leftover", {})], "")[0].diagnostics[0].rule == "unresolved-reference"
+
+
+def test_a_worker_that_ends_is_replaced() -> None:
+    with Checker() as checker:
+        assert checker.check([Task("1", {})], "")[0].revealed == ["Literal[1]"]
+        session = checker._session
+        assert session is not None
+        assert session.worker_pid is not None
+        os.kill(session.worker_pid, signal.SIGKILL)
+        with pytest.raises(CheckFailed, match="gave no answer"):
+            checker.check([Task("1", {})], "")
+        assert checker.check([Task("2", {})], "")[0].revealed == ["Literal[2]"]
 
 
 def test_the_words_of_the_language_are_known_to_the_checker(checker: Checker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -153,6 +154,21 @@ def test_an_unknown_name_is_told_what_was_meant(src: str, new: str) -> None:
     [problem] = caught.value.problems
     assert problem.fix is not None
     assert problem.fix.new == new
+
+
+@pytest.mark.parametrize(
+    ("src", "words"),
+    [
+        ("x.class + 1", 'read that field as ["class"]'),
+        ("x ? 1 : 2", "a if condition else b"),
+        ("x && x", "`and`"),
+        ("x = 2", "a statement stands where an expression is due"),
+        ("y + 1", "visible here: input, nodes, state, x"),
+    ],
+)
+def test_a_refusal_says_what_to_write(src: str, words: str) -> None:
+    with pytest.raises(ExpressionRefused, match=re.escape(words)):
+        parsed(src)
 
 
 def test_a_name_goes_before_a_builtin_of_the_same_name() -> None:

@@ -20,6 +20,7 @@ from decurion_crds.expressions.types import IMPORTS
 
 SECONDS = 30.0
 """Longest time of one check."""
+_ERRORS = ("major", "critical", "blocker")
 MAX_CHECKS = 200
 """Checks after which the worker's memory of earlier ones is dropped."""
 
@@ -183,6 +184,8 @@ class _Module:
         message = str(row["description"]).removeprefix(f"{rule}: ")
         if rule == "revealed-type":
             answers[number].revealed.append(message.removeprefix("Revealed type: ").strip("`"))
+            return
+        if row["severity"] not in _ERRORS:
             return
         shift = 0 if task.is_code else len(_lead(task))
         first = start - 1 if task.is_code else start

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -40,6 +41,7 @@ class Evaluator:
         self._seconds = seconds
         self._pool = monty.Monty(min_processes=1, max_processes=2 * processes)
         self._groups: dict[tuple[tuple[str, str], ...], Group] = {}
+        self._numbers = itertools.count()
         self._group_jobs: Jobs[GroupJob] = Jobs()
         self._code_jobs: Jobs[CodeJob] = Jobs()
         self._running: set[CodeJob] = set()
@@ -136,7 +138,7 @@ class Evaluator:
         if group is None:
             if len(self._groups) >= MAX_GROUPS:
                 self._groups.clear()
-            group = self._groups[key] = make_group(repr(key), exprs)
+            group = self._groups[key] = make_group(str(next(self._numbers)), exprs)
         return group
 
     def _future(self) -> asyncio.Future[Json]:

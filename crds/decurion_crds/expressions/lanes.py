@@ -6,6 +6,7 @@ Jobs answer for themselves; only a limit or a crash strikes a whole feed, and th
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -154,8 +155,8 @@ class CodeLane(_Lane[CodeJob]):
                 session = self._open(seconds=job.seconds)
             if not job.begin(session):
                 return ExpressionFailed(CLOSED, name=MAIN)
-            key = job.code.py
-            defined = session.define(key, f"{key}\n_functions[{key!r}] = {MAIN}")
+            key = hashlib.sha256(job.code.py.encode()).hexdigest()
+            defined = session.define(key, f"{job.code.py}\n_functions[{key!r}] = {MAIN}")
             return plain(session.feed("_call(_key, _inputs)", {"_key": key, "_inputs": job.inputs}))
         except monty.MontyError as error:
             self._discard()

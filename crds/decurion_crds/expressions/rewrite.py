@@ -22,7 +22,7 @@ def refused_format(nodes: Iterable[ast.AST]) -> ast.AST | None:
     """The first of `nodes` that is a format specification with braces in it, which cannot be taken apart."""
     for node in nodes:
         if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
-            texts = [part.value for part in node.format_spec.values if isinstance(part, ast.Constant)]
+            texts = [str(part.value) for part in node.format_spec.values if isinstance(part, ast.Constant)]
             if any("{" in text or "}" in text for text in texts):
                 return node
     return None

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import keyword
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -16,6 +18,7 @@ from decurion_crds.compiled import Expr
 from decurion_crds.expressions.errors import ExpressionRefused, Problem
 from decurion_crds.expressions.rewrite import (
     Columns,
+    Reading,
     Rewriter,
     SourceMap,
     depth,
@@ -50,6 +53,7 @@ _FOREIGN = (
     ("?", "write `a if condition else b` for condition ? a : b"),
     ("!", "write `not` for !"),
 )
+_FIELD = re.compile(r"\.\s*([a-z]+)\b")
 _FOREIGN_NAMES = {"true": "True", "false": "False", "null": "None", "undefined": "None", "nil": "None"}
 
 
@@ -60,7 +64,6 @@ class Parsed:
     expr: Expr
     check: str
     tree: ast.Expression
-    checked: ast.Expression
 
     def place_of(self, path: str) -> tuple[int, int]:
         """Line and column, from 1, of the last name of a dotted path where the text first reads it."""
@@ -80,7 +83,7 @@ class Parsed:
     @functools.cached_property
     def source_map(self) -> SourceMap:
         """From places of `check` to places of the author's text."""
-        return SourceMap(self.checked, self.check, self.expr.src)
+        return SourceMap(_rewritten(self.expr.src, "check"), self.check, self.expr.src)
 
 
 def parse_expression(src: str, names: Collection[str]) -> Parsed:
@@ -90,24 +93,25 @@ def parse_expression(src: str, names: Collection[str]) -> Parsed:
     not have (EXPR-SYNTAX), and names that are not visible (EXPR-NAME).
     """
     tree = _tree(src)
+    if depth([tree], MAX_DEPTH) > MAX_DEPTH:
+        message = f"the expression is nested deeper than {MAX_DEPTH} levels; use a code node"
+        raise ExpressionRefused([Problem("EXPR-SYNTAX", message)])
     reader = _Reader(src, frozenset(names))
     reader.check(tree)
-    refused = refused_format(ast.walk(tree))
+    refused = refused_format(ast.walk(tree)) if "{" in src else None
     if refused is not None:
         message = "braces inside a format specification are not supported; write str.format, or use a code node"
         reader.problems.append(reader.problem(refused, "EXPR-SYNTAX", message))
     if reader.problems:
         raise ExpressionRefused(reader.sorted_problems())
     path = path_of(tree.body)
-    # Parsing again is a tenth of the cost of copying a tree.
-    checked = Rewriter("check", _is_field).visit(_tree(src))
     if path is not None:
         py, check = (path[0] + "".join(form.format(key) for key in path[1:]) for form in (".get({!r})", "[{!r}]"))
     else:
-        py, check = ast.unparse(Rewriter("run", _is_field).visit(_tree(src))), ast.unparse(checked)
+        py, check = ast.unparse(_rewritten(src, "run")), ast.unparse(_rewritten(src, "check"))
     reads = tuple(".".join(read) for read in shortest(reader.reads))
     bare = path if path is not None and path[0] in reader.names else None
-    return Parsed(Expr(src=src, py=py, reads=reads, path=bare), check, tree, checked)
+    return Parsed(Expr(src=src, py=py, reads=reads, path=bare), check, tree)
 
 
 def shortest(paths: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -139,11 +143,15 @@ def _tree(src: str) -> ast.Expression:
             if "\n" in text and not shift:
                 continue
             raise ExpressionRefused([_syntax_problem(stripped, error, shift)]) from None
-        if depth([tree], MAX_DEPTH) > MAX_DEPTH:
-            message = f"the expression is nested deeper than {MAX_DEPTH} levels; use a code node"
-            raise ExpressionRefused([Problem("EXPR-SYNTAX", message)])
         return _shifted(tree, shift)
     raise AssertionError("unreachable")
+
+
+def _rewritten(src: str, reading: Reading) -> ast.Expression:
+    """The tree for one reading. Parsing again is a tenth of the cost of copying a tree."""
+    tree = _tree(src)
+    tree.body = Rewriter(reading, _is_field).visit(tree.body)
+    return tree
 
 
 def _shifted(tree: ast.Expression, shift: int) -> ast.Expression:
@@ -167,6 +175,9 @@ def _syntax_problem(text: str, error: Exception, shift: int) -> Problem:
         ast.parse(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         hint = next((hint for sign, hint in _FOREIGN if sign in text), "")
+        word = next((match[1] for match in _FIELD.finditer(text) if keyword.iskeyword(match[1])), None)
+        if word is not None:
+            hint = f'{word} is a word of Python; read that field as ["{word}"]'
     else:
         message, hint = "a statement stands where an expression is due", "write a value, or use a code node"
     return Problem("EXPR-SYNTAX", f"{message}; {hint}" if hint else message, line, column)
@@ -276,7 +287,7 @@ class _Reader:
             self._visit(node.func.value, bound)
         else:
             self._callee(node.func, bound)
-        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+        for argument in (*node.args, *(named.value for named in node.keywords)):
             self._callee(argument, bound)
 
     def _callee(self, node: ast.expr, bound: frozenset[str]) -> None:
