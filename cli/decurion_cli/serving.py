@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -92,7 +93,7 @@ async def _serve_ray(stop: asyncio.Event, options: ServeOptions, ready: Callable
     except ImportError as error:
         raise RayMissing from error
     where = {"address": options.ray_address} if options.ray_address else {"include_dashboard": False}
-    ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", **where)
+    ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **where)
     config = DriverConfig(
         name=options.driver,
         ledger=options.ledger,

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Coroutine
 
 from decurion_worker.driver import Driver
+from decurion_worker.limits import raise_open_files
 from decurion_worker.runner import Runner, RunnerSettings
 
 
@@ -24,6 +25,7 @@ class LocalExecutor:
         self._busy: set[asyncio.Task[None]] = set()
 
     async def start(self, driver: Driver) -> None:
+        raise_open_files()
         self._driver = driver
         driver.on_lost = self._lost
 

@@ -20,6 +20,7 @@ from ray.exceptions import RayActorError
 
 from decurion_ledger import open_store
 from decurion_worker.driver import Driver
+from decurion_worker.limits import raise_open_files
 from decurion_worker.link import FromRunner, ToRunner
 from decurion_worker.runner import Runner, RunnerSettings
 from decurion_worker.sources import Sources
@@ -73,6 +74,7 @@ class _RunnerActor:
 
     async def start(self) -> None:
         settings = self._settings
+        raise_open_files()
         self._runner = Runner(
             self._name,
             driver=_DriverHandle(self._driver),

@@ -1,0 +1,24 @@
+"""`python hack/bench fanout`: benches, each beside a peer or a limit that is measured in the same run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+
+from fanout import fanout
+
+BENCHES = {"fanout": fanout}
+
+
+def main(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else "fanout"
+    if name not in BENCHES:
+        print(f"there is no bench {name}; there are {', '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    return BENCHES[name](arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
