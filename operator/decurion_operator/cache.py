@@ -117,10 +117,14 @@ def _spec(kind: str, raw: Mapping[str, Any], *, oversized: bool) -> JsonObject:
 
 def llm_refs(spec: Mapping[str, Any]) -> frozenset[str]:
     """Names of the LLMs that a TaskGraph's spec refers to, in its own nodes and those of its templates."""
-    scopes = [spec, *(t for t in spec.get("templates") or () if isinstance(t, Mapping))]
-    nodes = [n for scope in scopes for n in scope.get("nodes") or () if isinstance(n, Mapping)]
-    refs = [llm.get("ref") for n in nodes if isinstance(llm := n.get("llm"), Mapping)]
+    nodes = [node for scope in (spec, *_objects(spec.get("templates"))) for node in _objects(scope.get("nodes"))]
+    refs = [llm.get("ref") for node in nodes if isinstance(llm := node.get("llm"), Mapping)]
     return frozenset(ref for ref in refs if isinstance(ref, str))
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    """The objects of a list; what else is written there is for the compiler to complain about."""
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def _links(resource: Resource) -> frozenset[Key]:

@@ -73,7 +73,7 @@ class Operator:
         add, cache = self._add, self.cache
         backoff = Backoff(base=settings.backoff_seconds, cap=settings.backoff_cap_seconds)
         self._dispatcher = Dispatcher(self._reconcile, backoff=backoff, concurrency=settings.reconciles, observer=meter)
-        statuses = StatusWriter(gateway, cache, Pacer(settings), changed=add, now=time.time)
+        statuses = StatusWriter(gateway, cache, Pacer(settings), changed=self._written, now=time.time)
         parser = Parser()
         self._compiling = Compiling(compiler, settings, meter, ready=add)
         self._deeds = Deeds(changed=add, again=self._dispatcher.add_in, backoff=backoff)
@@ -177,6 +177,13 @@ class Operator:
 
     def _add(self, key: Key) -> None:
         self._dispatcher.add(key)
+
+    def _written(self, key: Key) -> None:
+        """A status was written. The watch's echo of it is no news, so what it means is looked at now."""
+        self._add(key)
+        run = self.cache.get(key) if key.kind == "TaskGraphRun" else None
+        if run is not None:
+            self._add(run.pool)
 
     def _feed(self, kind: str, obj: dict[str, Any], *, gone: bool) -> None:
         resource = trim(kind, obj)

@@ -39,7 +39,8 @@ class _Kept:
 
 
 class StatusWriter:
-    """Brings the status of objects to what planners want. `changed(key)` is called when a look is due at once."""
+    """Brings the status of objects to what planners want. `changed(key)` is called when a phase change was written, and
+    when an object turned out to be another than was thought."""
 
     def __init__(
         self,

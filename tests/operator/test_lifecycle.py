@@ -34,6 +34,19 @@ async def test_a_run_goes_from_apply_to_succeeded(cluster: Any, pool: Any, opera
         ]
 
 
+async def test_runs_follow_one_another_without_waiting_for_a_look_at_the_drivers(
+    cluster: Any, pool: Any, operate: Any
+) -> None:
+    pool.instant = True
+    async with operate(drivers_seconds=3600.0):
+        await cluster.set_up(pool, maxRunning=1)
+        await cluster.until_status("WorkerPool", "default", Ready="True")
+        for n in range(8):
+            await cluster.start(f"run-{n}")
+        for n in range(8):
+            await cluster.until_status("TaskGraphRun", f"run-{n}", phase="Succeeded")
+
+
 async def test_a_folder_applied_in_any_order_comes_to_run(cluster: Any, pool: Any, operate: Any) -> None:
     async with operate():
         await cluster.start("first")
