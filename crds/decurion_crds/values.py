@@ -34,9 +34,9 @@ def normalise(value: object, schema: Mapping[str, Any] = _ANY) -> Json:
 
     A number at `number` becomes a float, an integral one at `integer` an int; negative zero becomes zero. A member
     that is None is dropped unless it is required; a required one that is absent and may be null becomes None, so
-    that absent and null are one. Tuples become lists. Raises `ValueRefused` for NaN, infinities, integers beyond
-    ±(2^53-1), lone surrogates, sets, bytes, keys that are no strings, other objects, and nesting deeper than 100
-    levels.
+    that absent and null are one. Tuples become lists, keys are sorted. Raises `ValueRefused` for NaN, infinities,
+    integers beyond ±(2^53-1), lone surrogates, sets, bytes, keys that are no strings, other objects, and nesting
+    deeper than 100 levels.
     """
     try:
         return _walk(value, schema, 0)

@@ -35,6 +35,7 @@ SAME_AS_KUBECTL: dict[str, tuple[str, Any]] = {
     "anchors": ("a: &x {b: 1}\nc: *x", {"a": {"b": 1}, "c": {"b": 1}}),
     "merge below wins": ("a: &x {b: 1}\nd: {<<: *x, b: 2}", {"a": {"b": 1}, "d": {"b": 2}}),
     "merge writes over what stands above": ("a: &x {b: 1}\nd:\n  b: 9\n  <<: *x", {"a": {"b": 1}, "d": {"b": 1}}),
+    "null below a merge takes away": ("a: &x {b: 1, c: 2}\nd: {<<: *x, b: ~}", {"a": {"b": 1, "c": 2}, "d": {"c": 2}}),
     "merge of several": (
         "l: [&p {a: 1}, &q {a: 2, b: 2}]\nd: {<<: [*p, *q]}",
         {"l": [{"a": 1}, {"a": 2, "b": 2}], "d": {"a": 1, "b": 2}},
@@ -180,6 +181,11 @@ def test_a_warning_offers_its_fix_and_is_no_error() -> None:
     (finding,) = of("a: yes").findings
     assert finding.severity == "warning"
     assert finding.to_json()["fix"] == {"old": "yes", "new": '"yes"'}
+
+
+def test_an_anchor_cannot_contain_itself() -> None:
+    (finding,) = of("a: &x\n  b: *x").findings
+    assert finding.message == "an anchor's value cannot contain itself; write it out"
 
 
 def test_aliases_cannot_multiply_without_bound() -> None:

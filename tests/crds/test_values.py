@@ -96,7 +96,13 @@ def test_subclasses_become_plain_json() -> None:
     pair = collections.namedtuple("pair", "a b")(1, 2)
     value = normalise({"c": Colour.RED, "n": Count.ONE, "p": pair, "o": collections.OrderedDict(x=1)}, record(n=NUMBER))
     assert value == {"c": "red", "n": 1.0, "p": [1, 2], "o": {"x": 1}}
-    assert [type(part) for part in value.values()] == [str, float, list, dict]
+    assert {name: type(part) for name, part in value.items()} == {"c": str, "n": float, "o": dict, "p": list}
+
+
+def test_keys_are_sorted_whatever_order_they_come_in() -> None:
+    schema = record("b", a=NULLABLE, b=NULLABLE)
+    assert list(normalise({"c": 1, "a": {"z": 1, "y": 2}}, schema)) == ["a", "b", "c"]
+    assert list(normalise({"c": 1, "a": {"z": 1, "y": 2}})["a"]) == ["y", "z"]
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,8 @@ def _go_float(text: str) -> float | str:
 
 
 def _through_json(value: float) -> int | float:
-    """Go writes the shortest digits, without exponent below 1e21, and reads what has neither point nor exponent as
-    int64.
-    """
-    if not value.is_integer() or abs(value) >= 1e21:
+    """Go writes a whole number in its shortest digits, and reads what is then without point and exponent as int64."""
+    if not value.is_integer():
         return value
     written = int(decimal.Decimal(repr(value)))
     return written if -_INT64 <= written < _INT64 else value
