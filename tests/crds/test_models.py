@@ -343,6 +343,14 @@ def test_a_spec_of_hostile_depth_is_refused() -> None:
     assert line == "spec [SPEC-TOO-LARGE] the spec is nested deeper than 64 levels; flatten it"
 
 
+def test_a_number_that_readers_read_differently_is_refused_in_free_values() -> None:
+    (line,) = found(run(graph="g", input={"a": [{"id": 2**53}]}))
+    assert line == (
+        "input [FIELD-VALUE] $.a[0].id: an integer beyond ±(2^53-1) is read differently by different readers; "
+        "write it as a text"
+    )
+
+
 def test_what_is_no_json_is_refused() -> None:
     (line,) = found(run(graph="g", input={"t": "\ud800"}))
     assert line.startswith("spec [FIELD-VALUE] the spec holds what is no JSON: ")

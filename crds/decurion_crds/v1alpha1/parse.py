@@ -12,12 +12,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from decurion_crds.canonical import canonical, drop_nulls
+from decurion_crds.errors import ValueRefused
 from decurion_crds.findings import Finding, Fix, did_you_mean, listed
 from decurion_crds.v1alpha1.base import API_VERSION, GROUP, MAX_SPEC_BYTES, MAX_SPEC_DEPTH, Model, Resource
 from decurion_crds.v1alpha1.llm import LLM
 from decurion_crds.v1alpha1.taskgraph import TaskGraph
 from decurion_crds.v1alpha1.taskgraphrun import TaskGraphRun
 from decurion_crds.v1alpha1.workerpool import WorkerPool
+from decurion_crds.values import normalise
 
 Place: TypeAlias = tuple[str | int, ...]
 """Where a value stands in its resource: keys and indices from the top (`("spec", "nodes", 0, "with", "facts")`)."""
@@ -85,6 +87,7 @@ def parse_resource(
                 continue
             report.add(code, place, message, fix)
     _duplicate_names(clean, report)
+    _unsafe_values(clean.get("spec"), report)
     return (None if report.findings else parsed), report.findings
 
 
@@ -252,6 +255,15 @@ def _type_name(value: object) -> str:
         (name for of, name in _TYPE_NAMES if isinstance(value, of)),
         "nothing" if value is None else "something else",
     )
+
+
+def _unsafe_values(spec: object, report: _Reporter) -> None:
+    """Numbers and texts that not every reader of JSON reads alike, wherever anything may stand."""
+    for field, value in spec.items() if isinstance(spec, Mapping) else ():
+        try:
+            normalise(value)
+        except ValueRefused as refused:
+            report.add("FIELD-VALUE", ("spec", field), str(refused))
 
 
 def _duplicate_names(obj: Mapping[str, Any], report: _Reporter) -> None:
