@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import httpx
+
 from decurion_crds.compiled import CompiledGraph
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
@@ -27,16 +28,27 @@ def _do(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
 
 
+def _where(arguments: list[str], ledger: str) -> tuple[str, list[str]]:
+    """The ledger and the other arguments: an address or an existing folder in front stands for --ledger."""
+    if arguments and ("://" in arguments[0] or Path(arguments[0]).is_dir()):
+        return arguments[0], arguments[1:]
+    return ledger, arguments
+
+
 @app.command("ls")
 def ls(
-    run: Annotated[str, typer.Argument(help="A run's id; without one, the runs are listed.")] = "",
+    where: Annotated[
+        list[str] | None,
+        typer.Argument(help="The ledger, if it is not --ledger; then a run.", metavar="[LEDGER] [RUN]"),
+    ] = None,
     ledger: LedgerOption = LEDGER,
     output: OutputOption = "text",
 ) -> None:
     """List runs, or the paths of one run with what became of them."""
     from decurion_cli.records import list_paths, list_runs
 
-    rows = _do(list_paths(ledger, run) if run else list_runs(ledger))
+    place, rest = _where(where or [], ledger)
+    rows = _do(list_paths(place, rest[0]) if rest else list_runs(place))
     if output == "json":
         typer.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
         return
@@ -63,19 +75,25 @@ def show(
 
 @app.command("verify")
 def verify(
-    run: Annotated[str, typer.Argument(help="A run's id; without one, every run of the ledger.")] = "",
+    where: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="The ledger, if it is not --ledger; then a run. Without a run, all of them.", metavar="[LEDGER] [RUN]"
+        ),
+    ] = None,
     ledger: LedgerOption = LEDGER,
 ) -> None:
-    """Check that a run's ledger is whole and unchanged: one line for each problem, exit 1 when there is one."""
+    """Check that ledgers are whole and unchanged: one line for each problem, exit 1 when there is one."""
     from decurion_cli.records import verify_runs
 
-    results = _do(verify_runs(ledger, run))
+    place, rest = _where(where or [], ledger)
+    results = _do(verify_runs(place, rest[0] if rest else ""))
     for name, problems in results.items():
         for problem in problems:
             typer.echo(f"{name}: {problem}")
         if not problems:
             typer.echo(f"{name}: ok (unsigned)")
     if not results:
-        fail(f"{ledger} holds no run: check the place, or start one with `decurion run`", RUN_FAILED)
+        fail(f"{place} holds no run: check the place, or start one with `decurion run`", RUN_FAILED)
     if any(results.values()):
         raise typer.Exit(RUN_FAILED)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 
-from decurion_cli.exits import BAD_INPUT
 from decurion_crds.compile import Checker, Compilation, compile_graph
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.errors import DecurionError, InputError
@@ -43,9 +42,22 @@ class Manifests:
     loaded: Loaded
     graphs: dict[str, tuple[Document, TaskGraph]]
     llms: dict[str, LLM]
-    runs: list[TaskGraphRun]
+    runs: list[tuple[Document, TaskGraphRun]]
     secrets: dict[tuple[str, str], str]
     findings: list[Finding]
+
+    def run_of(self, graph: str) -> TaskGraphRun | None:
+        """The run of a graph among the files. Raises `InputError` when there are several."""
+        runs = [run for _, run in self.runs if run.spec.graph == graph]
+        if len(runs) > 1:
+            names = ", ".join(run.metadata.name or "" for run in runs)
+            raise InputError(f"the files hold several runs of {graph} ({names}): keep one, or give --input")
+        return runs[0] if runs else None
+
+    @property
+    def base(self) -> Path:
+        """The folder that relative paths in a run's input start from: that of the run's file, else the current one."""
+        return Path(self.runs[0][0].file).parent.absolute() if len(self.runs) == 1 else Path.cwd()
 
 
 def read(files: Sequence[Path]) -> Manifests:
@@ -54,7 +66,7 @@ def read(files: Sequence[Path]) -> Manifests:
     findings = list(loaded.findings)
     graphs: dict[str, tuple[Document, TaskGraph]] = {}
     llms: dict[str, LLM] = {}
-    runs: list[TaskGraphRun] = []
+    runs: list[tuple[Document, TaskGraphRun]] = []
     secrets: dict[tuple[str, str], str] = {}
     for document in loaded.documents:
         if document.kind == "Secret":
@@ -68,16 +80,16 @@ def read(files: Sequence[Path]) -> Manifests:
             case LLM():
                 llms[document.name] = model
             case TaskGraphRun():
-                runs.append(model)
+                runs.append((document, model))
     return Manifests(loaded, graphs, llms, runs, secrets, findings)
 
 
 def compile_all(manifests: Manifests, *, bind: Mapping[str, str] | None = None) -> dict[str, Compilation]:
-    """Every graph of the files, compiled with the LLMs of the files."""
+    """Every graph of the files, compiled with the LLMs of the files; `bind` puts one LLM in another's place."""
     llms = dict(manifests.llms)
     for name, other in (bind or {}).items():
         if other not in manifests.llms:
-            raise InputError(f"--bind {name}={other}: there is no LLM named {other} among the files")
+            raise InputError(f"{name}={other}: there is no LLM named {other} among the files; add its manifest")
         llms[name] = manifests.llms[other]
     with Checker() as checker:
         return {
@@ -89,7 +101,10 @@ def compile_all(manifests: Manifests, *, bind: Mapping[str, str] | None = None) 
 def compiled(
     files: Sequence[Path], graph: str, *, bind: Mapping[str, str] | None = None
 ) -> tuple[Manifests, CompiledGraph]:
-    """The one graph of the files (or the one named `graph`). Raises `CompileFailed`, `NoSuchGraph`."""
+    """The one graph of the files (or the one named `graph`), with the overrides of its run, and `bind` over these.
+
+    Raises `CompileFailed`, `NoSuchGraph`.
+    """
     manifests = read(files)
     errors = [f for f in manifests.findings if f.severity == "error"]
     if errors:
@@ -98,15 +113,10 @@ def compiled(
     chosen = graph or (known[0] if len(known) == 1 else "")
     if chosen not in manifests.graphs:
         raise NoSuchGraph(graph, known)
-    only = Manifests(
-        manifests.loaded,
-        {chosen: manifests.graphs[chosen]},
-        manifests.llms,
-        manifests.runs,
-        manifests.secrets,
-        [],
-    )
-    result = compile_all(only, bind=bind)[chosen]
+    run = manifests.run_of(chosen)
+    overrides = dict(run.spec.overrides.llms) if run is not None and run.spec.overrides else {}
+    only = replace(manifests, graphs={chosen: manifests.graphs[chosen]}, findings=[])
+    result = compile_all(only, bind={**overrides, **(bind or {})})[chosen]
     show_warnings(manifests.findings + result.findings)
     if result.compiled is None:
         raise CompileFailed([f for f in result.findings if f.severity == "error"])
@@ -119,15 +129,15 @@ def show_warnings(findings: Sequence[Finding]) -> None:
             typer.echo(f"warning: {finding.text()}", err=True)
 
 
-def secrets_for(graph: CompiledGraph, manifests: Manifests) -> dict[tuple[str, str], str]:
-    """Values of the secrets that the graph's models name. Raises `SecretNotFound`."""
+def secrets_for(graph: CompiledGraph, known: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+    """Secrets that the graph's models name, from variables, else from `known`. Raises `SecretNotFound`."""
     found = {}
     for spec in graph.llms.values():
         ref = (spec.get("auth") or {}).get("secretKeyRef")
         if ref is None:
             continue
         name, key = ref["name"], ref["key"]
-        value = os.environ.get(secret_variable(name, key), manifests.secrets.get((name, key)))
+        value = os.environ.get(secret_variable(name, key), known.get((name, key)))
         if value is None:
             raise SecretNotFound(name, key)
         found[(name, key)] = value
@@ -151,4 +161,4 @@ def _secret(document: Document) -> dict[tuple[str, str], str]:
     return values
 
 
-__all__ = ["BAD_INPUT", "Manifests", "compile_all", "compiled", "read", "secrets_for", "show_warnings"]
+__all__ = ["Manifests", "compile_all", "compiled", "read", "secrets_for", "show_warnings"]

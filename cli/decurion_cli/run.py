@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -58,11 +57,11 @@ def run(
     from decurion_cli.progress import RunDisplay
 
     with exits():
-        request, secrets = _request(files or [], graph, input, bind or [], resume, take_over, run_id)
+        request, manifests = _request(files or [], graph, input, bind or [], resume, take_over, run_id)
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
     display = RunDisplay(request.run, enabled=not quiet)
     with exits(resume=line), display:
-        end = asyncio.run(_run(request, ledger, secrets, branches, store_patience, display, files or []))
+        end = asyncio.run(_run(request, ledger, manifests, branches, store_patience, display))
     display.ended(end.projection, ledger)
     if output == "json" and end.output is not None:
         typer.echo(orjson.dumps(end.output, option=orjson.OPT_INDENT_2).decode())
@@ -73,48 +72,49 @@ def run(
 async def _run(
     request: OpenRequest,
     ledger: str,
-    secrets: Mapping[tuple[str, str], str],
+    manifests: Manifests,
     branches: int,
     patience: float,
     display: Any,
-    files: list[Path],
 ) -> Any:
+    from decurion_cli.manifests import secrets_for
     from decurion_ledger import Settings as LogSettings
     from decurion_ledger.patience import Patience
     from decurion_worker.driver import DriverSettings
     from decurion_worker.embedded import run_embedded
 
-    settings = DriverSettings(log=LogSettings(patience=Patience(total=patience)))
+    settings = DriverSettings(log=LogSettings(patience=Patience(total=patience), interval=0.02))
     return await run_embedded(
         request,
         ledger=ledger,
-        secrets=secrets,
+        secrets=lambda graph: secrets_for(graph, manifests.secrets),
         progress=display.update,
         branches=branches,
         settings=settings,
+        base=manifests.base,
     )
 
 
 def _request(
     files: list[Path], graph: str, given: str, bind: list[str], resume: str, take_over: bool, run_id: str
-) -> tuple[OpenRequest, dict[tuple[str, str], str]]:
+) -> tuple[OpenRequest, Manifests]:
     import uuid_utils
 
-    from decurion_cli.manifests import compiled, read, secrets_for
-    from decurion_worker.opening import OpenRequest
+    from decurion_cli.manifests import compiled, read
+    from decurion_worker.opening import OpenRequest, check_input
 
     if resume:
-        manifests = read(files) if files else None
-        secrets = dict(manifests.secrets) if manifests else {}
-        return OpenRequest(run=resume, name=resume, take_over=take_over), secrets
+        return OpenRequest(run=resume, name=resume, take_over=take_over), read(files)
     if not files:
         raise InputError("nothing to run: name files or folders of manifests, or a run with --resume")
     manifests, found = compiled(files, graph, bind=dict(_pair(b) for b in bind))
     value, uri = _input(given, manifests, found.name)
+    if not uri:
+        value = check_input(found, value if value is not None else {})
     request = OpenRequest(
         run=run_id or str(uuid_utils.uuid7()), name=found.name, graph=found, input=value, input_uri=uri
     )
-    return request, secrets_for(found, manifests)
+    return request, manifests
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -133,13 +133,10 @@ def _input(given: str, manifests: Manifests, graph: str) -> tuple[Any, str]:
         except orjson.JSONDecodeError as error:
             raise InputError(f"--input is no JSON ({error}): give one JSON object, or @FILE with one") from error
         return value, ""
-    runs = [r for r in manifests.runs if r.spec.graph == graph]
-    if len(runs) > 1:
-        names = ", ".join(r.metadata.name or "" for r in runs)
-        raise InputError(f"the files hold several runs of {graph} ({names}): keep one, or give the input with --input")
-    if not runs:
+    found = manifests.run_of(graph)
+    if found is None:
         return None, ""
-    spec = runs[0].spec
+    spec = found.spec
     return spec.input, spec.input_from.uri if spec.input_from else ""
 
 

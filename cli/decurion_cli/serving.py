@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -86,14 +85,10 @@ async def _serve_local(stop: asyncio.Event, options: ServeOptions, ready: Callab
 
 async def _serve_ray(stop: asyncio.Event, options: ServeOptions, ready: Callable[[str], None]) -> None:
     try:
-        import ray
-
-        from decurion_worker.executors.ray import NAMESPACE, RayRunnerSettings
-        from decurion_worker.serve_ray import DriverConfig, PingSettings, RayDrivers
+        from decurion_worker.executors.ray import RayRunnerSettings
+        from decurion_worker.serve_ray import DriverConfig, PingSettings, RayDrivers, ray_session
     except ImportError as error:
         raise RayMissing from error
-    where = {"address": options.ray_address} if options.ray_address else {"include_dashboard": False}
-    ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **where)
     config = DriverConfig(
         name=options.driver,
         ledger=options.ledger,
@@ -102,11 +97,11 @@ async def _serve_ray(stop: asyncio.Event, options: ServeOptions, ready: Callable
         runners=RayRunnerSettings(ledger=options.ledger, cpus=options.runner_cpus, runner=options.runner),
     )
     ping = PingSettings(every=options.ping, timeout=2 * options.ping, stall=4 * options.ping)
-    drivers = RayDrivers(config, ping)
-    try:
-        await drivers.start()
-        app = ingress(drivers, token=options.token)
-        await serve(app, host=options.host, port=options.port, ready=ready, stop=stop)
-    finally:
-        await drivers.stop()
-        ray.shutdown()
+    with ray_session(options.ray_address):
+        drivers = RayDrivers(config, ping)
+        try:
+            await drivers.start()
+            app = ingress(drivers, token=options.token)
+            await serve(app, host=options.host, port=options.port, ready=ready, stop=stop)
+        finally:
+            await drivers.stop()

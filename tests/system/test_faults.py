@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cluster.process import wait_until
 from cluster.s3 import S3Server
 from decurion_crds.canonical import digest

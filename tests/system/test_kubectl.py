@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cluster.api_server import ApiServer
 from cluster.process import wait_until
 from cluster.s3 import S3Server

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cluster.api_server import ApiServer
 from cluster.process import wait_until
 from operator_process import OperatorProcess

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from graphs import code, expr, fan_out, graph, map_reduce, nested, path, scope
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from decurion_crds.compiled import CompiledGraph, Tolerate
 from decurion_ledger import Record, core_hash, make_core, vhash
 from decurion_worker import engine as engine_package
 from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task
+from graphs import code, expr, fan_out, graph, map_reduce, nested, path, scope
 
 Answer = Callable[[Task, str], Any]
 

@@ -8,7 +8,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from graphs import code, expr, fan_out, graph, llm, map_reduce, nested, node, path, scope
 
 from decurion_crds.compiled import CompiledGraph, Expr, Tolerate
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
@@ -18,6 +17,7 @@ from decurion_worker.opening import OpenRequest
 from decurion_worker.runner import RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
+from graphs import code, expr, fan_out, graph, llm, map_reduce, nested, node, path, scope
 
 _stores = itertools.count()
 

@@ -199,7 +199,7 @@ async def scope_output_record(
     envelope: dict[str, Json],
 ) -> Record:
     return await build(
-        context.store,
+        context.values,
         context.run,
         type="commit",
         path=f"{item.scope or '/'}!output",

@@ -10,7 +10,7 @@ from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import CompiledGraph, Node, Schema, Scope
 from decurion_crds.expressions import Evaluator
 from decurion_crds.values import Validator
-from decurion_ledger import Store
+from decurion_ledger import Store, Values
 from decurion_worker.errors import SecretMissing
 from decurion_worker.models import ChatModel, open_model
 from decurion_worker.sources import Sources
@@ -50,7 +50,7 @@ class RunContext:
         self.seed = seed
         self.clock = clock
         self.facts = dict(facts)
-        self.store = store
+        self.values = Values(store, run)
         self.sources = sources
         self.evaluator = evaluator
         self._runners = max(1, runners)

@@ -354,7 +354,7 @@ class Driver:
                     break
                 try:
                     room -= await self._give(seat, session, room)
-                except Exception as error:  # noqa: BLE001 - the boundary of one run: its neighbours go on
+                except Exception as error:
                     log.exception("a fault in the driver; run %s is let go", session.run)
                     await session.stop(f"{type(error).__name__}: {error}")
 

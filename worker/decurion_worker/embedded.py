@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from decurion_crds.canonical import Json
+from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import open_store
 from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.errors import RunLetGo
@@ -32,7 +33,7 @@ async def run_embedded(
     request: OpenRequest,
     *,
     ledger: str,
-    secrets: Mapping[tuple[str, str], str],
+    secrets: Callable[[CompiledGraph], Mapping[tuple[str, str], str]],
     progress: Progress = lambda projection: None,
     runners: int = 1,
     branches: int = 1024,
@@ -40,6 +41,8 @@ async def run_embedded(
     base: Path | None = None,
 ) -> RunEnd:
     """Open or resume a run on the ledger at `ledger` and see it to its end.
+
+    `secrets` gives the values of the secrets that a graph names; `base` is the folder of relative paths.
 
     Raises what `Driver.open_run` raises, and `RunLetGo` when another driver took the run over or the store was away for
     longer than the patience.
@@ -62,11 +65,14 @@ async def run_embedded(
 
 
 async def _see_through(
-    driver: Driver, request: OpenRequest, secrets: Mapping[tuple[str, str], str], progress: Progress
+    driver: Driver,
+    request: OpenRequest,
+    secrets: Callable[[CompiledGraph], Mapping[tuple[str, str], str]],
+    progress: Progress,
 ) -> RunEnd:
     session = await driver.open_run(request)
     if not session.ended.is_set():
-        driver.give_secrets(request.run, secrets)
+        driver.give_secrets(request.run, secrets(session.graph))
     cursor = 0
     while not session.ended.is_set():
         progress(session.projection())

@@ -15,7 +15,7 @@ import orjson
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.values import OutputMismatch, Validator, ValueRefused, normalise
-from decurion_ledger import LogWriter, Opened, Record, unpack
+from decurion_ledger import LogWriter, Opened, Record, Values
 from decurion_ledger.errors import RunNotFound
 from decurion_worker.bundles import get_bundle
 from decurion_worker.engine import Engine
@@ -100,7 +100,7 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
     scheduled = request.scheduled_at or driver.now().astimezone(UTC).isoformat(timespec="seconds")
     seed = request.seed or digest("seed/v0", graph.digest.encode(), canonical(checked))
     return await genesis_record(
-        driver.store,
+        Values(driver.store, request.run),
         run=request.run,
         graph=graph,
         input=checked,
@@ -139,9 +139,10 @@ def check_input(graph: CompiledGraph, given: Json) -> Json:
 async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunSession:
     genesis = opened.records[0][1]
     core = genesis.core or {}
-    closure = await unpack(driver.store, genesis.envelope, genesis.envelope["closure"])
+    values = Values(driver.store, request.run)
+    closure = await values.unpack(genesis.envelope, genesis.envelope["closure"])
     graph = CompiledGraph.model_validate(closure)
-    run_input = await unpack(driver.store, genesis.envelope, core["input"])
+    run_input = await values.unpack(genesis.envelope, core["input"])
     facts = RunFacts(
         graph_digest=core["node"],
         ledger_uri=driver.ledger_uri,
@@ -153,7 +154,7 @@ async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunS
         graph=graph,
         engine=Engine(graph, input=run_input, facts=genesis.envelope["facts"]),
         opened=opened,
-        store=driver.store,
+        values=values,
         facts=facts,
         driver=driver.name,
         now=driver.now,

@@ -11,7 +11,7 @@ from typing import Any
 
 from decurion_crds.canonical import Json, canonical, digest, merkle_root
 from decurion_crds.compiled import CompiledGraph, Schema
-from decurion_ledger import Record, Store, make_core, pack, vhash
+from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import Execution
 from decurion_worker.engine.scopes import Failure, MapState
@@ -31,7 +31,7 @@ def outcome_of(failure: Failure | None, *, skipped: bool = False) -> Json:
 
 
 async def build(
-    store: Store,
+    values: Values,
     run: str,
     *,
     type: str,
@@ -64,7 +64,7 @@ async def build(
     )
     if extra:
         core.update(extra)
-    full: dict[str, Any] = {"run": run, **(envelope or {}), "values": await pack(store, run, kept)}
+    full: dict[str, Any] = {"run": run, **(envelope or {}), "values": await values.pack(kept)}
     if failure is not None:
         full["message"] = failure.message
         full["failed_at"] = failure.path
@@ -83,7 +83,7 @@ async def node_record(
         seen["model"] = execution.model
     opened = result.status == "opened"
     return await build(
-        context.store,
+        context.values,
         context.run,
         type="scope_opened" if opened else "skip" if result.status == "skipped" else "commit",
         path=f"{execution.path}!open" if opened else execution.path,
@@ -114,7 +114,7 @@ def attempt_records(execution: Execution, *, lease: str, worker: str) -> list[Re
 
 
 async def genesis_record(
-    store: Store,
+    values: Values,
     *,
     run: str,
     graph: CompiledGraph,
@@ -141,12 +141,12 @@ async def genesis_record(
         **envelope,
         "facts": dict(facts),
         "closure": vhash(closure),
-        "values": await pack(store, run, [closure, input]),
+        "values": await values.pack([closure, input]),
     }
     return Record(type="genesis", path="/", core=core, envelope=full, core_hash=hash_core(core))
 
 
-async def join_record(store: Store, run: str, joined: MapState, *, envelope: Mapping[str, Json]) -> Record:
+async def join_record(values: Values, run: str, joined: MapState, *, envelope: Mapping[str, Json]) -> Record:
     """The end of a map. Its arms are named by count and Merkle root; the value is the node's output."""
     failure = _join_failure(joined)
     arms = [bytes.fromhex(arm) for arm in joined.arms if arm]
@@ -157,7 +157,7 @@ async def join_record(store: Store, run: str, joined: MapState, *, envelope: Map
         "root": merkle_root("arms/v0", arms),
     }
     return await build(
-        store,
+        values,
         run,
         type="join",
         path=f"{joined.path}!join",

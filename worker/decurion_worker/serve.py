@@ -1,8 +1,8 @@
 """The ingress: the driver's HTTP face for the operator. Short calls only; a run never depends on a connection.
 
 Every call but `/healthz` needs the bearer token. Errors are `{"error": <code>, "message": <sentence>, …}`; the codes
-are in `_STATUS`. Plain Starlette routes over a `Drivers` port, so that the same routes serve drivers in this process and
-drivers in Ray actors.
+are in `_STATUS`. Plain Starlette routes over a `Drivers` port, so that the same routes serve drivers in this process
+and drivers in Ray actors.
 """
 
 from __future__ import annotations

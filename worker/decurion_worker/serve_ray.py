@@ -17,7 +17,8 @@ import importlib.util
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,17 @@ def code_digest() -> str:
         for file in sorted(folder.rglob("*.py")):
             found.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
     return found.hexdigest()[:8]
+
+
+@contextmanager
+def ray_session(address: str) -> Iterator[None]:
+    """A connection to the Ray at `address`, or a Ray of its own on this machine where it is empty."""
+    where: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
+    ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **where)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 @dataclass(frozen=True, slots=True)

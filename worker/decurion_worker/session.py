@@ -25,9 +25,8 @@ from decurion_ledger import (
     LogWriter,
     Opened,
     Record,
-    Store,
+    Values,
     final_state_hash,
-    unpack,
     vhash,
 )
 from decurion_ledger import core_hash as hash_core
@@ -44,6 +43,8 @@ LONE_STRIKES = 3
 """An item that was alone on its runner this many times when the runner was lost is given up."""
 
 
+STALL = 5.0
+"""Seconds between a commit's end and its acknowledgement after which the ownership of the log is confirmed first."""
 STALL_SHOWN = 2.0
 """Seconds after which a commit that is not through is shown as `StoreUnavailable`."""
 
@@ -79,7 +80,7 @@ class RunSession:
         graph: CompiledGraph,
         engine: Engine,
         opened: Opened,
-        store: Store,
+        values: Values,
         facts: RunFacts,
         driver: str,
         now: Callable[[], datetime],
@@ -101,7 +102,7 @@ class RunSession:
         self.leader_epoch = 0
         self._writer: LogWriter = opened.writer
         self._epoch = opened.epoch
-        self._store = store
+        self._values = values
         self._driver = driver
         self._now = now
         self._lease_count = 0
@@ -227,10 +228,12 @@ class RunSession:
                 records.append(await self._decided(decision))
         if records:
             slot = await self._append(records)
+            written = asyncio.get_running_loop().time()
             self.facts.committed += len(records)
             self._note_slot(slot)
             for record in records:
                 await self._apply(record)
+            await self._still_mine(written)
         if closing is not None:
             await self._close(closing)
         for runner, through in acks.items():
@@ -253,6 +256,11 @@ class RunSession:
         finally:
             late.cancel()
             self.show_recovered()
+
+    async def _still_mine(self, since: float) -> None:
+        """After a stall of this process nothing is acknowledged before the log's next slot was found free."""
+        if asyncio.get_running_loop().time() - since > STALL:
+            await self._writer.confirm()
 
     def show_stalled(self, reason: str) -> None:
         self.facts.reason, self.facts.message = "StoreUnavailable", reason
@@ -364,15 +372,15 @@ class RunSession:
         if record.core is None or not self.engine.wants_value(record):
             return Applied(record)
         delta = record.core["delta"]
-        value = await unpack(self._store, record.envelope, delta) if delta is not None else None
-        writes = {name: await unpack(self._store, record.envelope, h) for name, h in record.core["writes"]}
+        value = await self._values.unpack(record.envelope, delta) if delta is not None else None
+        writes = {name: await self._values.unpack(record.envelope, h) for name, h in record.core["writes"]}
         return Applied(record, value, writes)
 
     async def _done(self, record: Record) -> Done:
         core = record.core or {}
         delta = core["delta"]
-        output = await unpack(self._store, record.envelope, delta) if delta is not None else None
-        writes = [(name, await unpack(self._store, record.envelope, h)) for name, h in core["writes"]]
+        output = await self._values.unpack(record.envelope, delta) if delta is not None else None
+        writes = [(name, await self._values.unpack(record.envelope, h)) for name, h in core["writes"]]
         status: Literal["ok", "skipped"] = "skipped" if record.type == "skip" else "ok"
         return Done(status=status, output=output, core_hash=record.core_hash, writes=tuple(writes))
 
@@ -402,7 +410,7 @@ class RunSession:
     async def _fail(self, task: Task, failure: Failure) -> None:
         path = f"{task.scope}!output" if task.kind == "branch" else task.key.removesuffix("!writes")
         record = await build(
-            self._store,
+            self._values,
             self.run,
             type="commit",
             path=path,
@@ -435,10 +443,10 @@ class RunSession:
     async def _decided(self, decision: Join | EndScope) -> Record:
         envelope = {"worker": self._driver, "at": self._stamp()}
         if isinstance(decision, Join):
-            return await join_record(self._store, self.run, decision.map, envelope=envelope)
+            return await join_record(self._values, self.run, decision.map, envelope=envelope)
         scope = decision.scope
         return await build(
-            self._store,
+            self._values,
             self.run,
             type="commit",
             path=f"{scope.path}!output",
@@ -459,6 +467,7 @@ class RunSession:
             "outcome": close.outcome,
             "state": state,
             "output": close.output_hash,
+            "channels": channels,
             "at": self._stamp(),
         }
         if close.failure is not None:
