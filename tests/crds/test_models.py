@@ -122,7 +122,10 @@ CASES: dict[str, tuple[object, list[str]]] = {
     ),
     "missing field": (
         graph(nodes=[{"name": "x", "llm": {"ref": "fast"}}]),
-        ["nodes.x.llm [FIELD-MISSING] prompt is missing: The prompt, with {{ expression }} over the names of with."],
+        [
+            "nodes.x.llm [FIELD-MISSING] prompt is missing; add it: "
+            "The prompt, with {{ expression }} over the names of with."
+        ],
     ),
     "misspelt value of an enum": (
         llm(protocol="opnai", model="m", endpoint="http://x"),
@@ -224,13 +227,14 @@ CASES: dict[str, tuple[object, list[str]]] = {
     ),
     "too many": (
         graph(nodes=[{"name": f"x{i}", "code": "1"} for i in range(129)]),
-        ["nodes [FIELD-VALUE] at most 128 entries are allowed, and this has 129"],
+        ["nodes [FIELD-VALUE] at most 128 entries may stand here, and there are 129"],
     ),
+    "too few": (graph(nodes=[]), ["nodes [FIELD-VALUE] at least 1 entries may stand here, and there are 0"]),
     "too long": (
         node(when="a" * 4097),
-        ["nodes.x.when [FIELD-VALUE] at most 4096 characters are allowed, and this has 4097"],
+        ["nodes.x.when [FIELD-VALUE] at most 4096 characters may stand here, and there are 4097"],
     ),
-    "out of range": (node(timeoutSeconds=0), ["nodes.x.timeoutSeconds [FIELD-VALUE] input should be greater than 0"]),
+    "out of range": (node(timeoutSeconds=0), ["nodes.x.timeoutSeconds [FIELD-VALUE] the value must be greater than 0"]),
     "form of a text": (
         run(graph="g", inputFrom={"uri": "http://x"}),
         [r'inputFrom.uri [FIELD-VALUE] "http://x" does not have the form ^(s3|file)://[^\s]+$'],

@@ -199,7 +199,7 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
         owner = _model_at(model, place[:-1])
         field = _field(owner, str(place[-1])) if owner else None
         about = f": {field.description}" if field and field.description else ""
-        return "FIELD-MISSING", place[:-1], f"{place[-1]} is missing{about}", None
+        return "FIELD-MISSING", place[:-1], f"{place[-1]} is missing; add it{about}", None
     if kind == "literal_error":
         return _no_member(_literals(model, place), found, place)
     if kind in _DUE:
@@ -211,15 +211,22 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
         return "FIELD-TYPE", place, str(context["text"]), None
     if kind in ("rule", "name"):
         return str(context["code"]), place, str(context["text"]), None
-    message = detail["msg"]
+    return "FIELD-VALUE", place, _bound(detail), None
+
+
+def _bound(detail: ErrorDetails) -> str:
+    """What bound or form a value breaks."""
+    kind, context = detail["type"], detail.get("ctx", {})
+    found: object = detail["input"]
     if kind == "string_pattern_mismatch":
-        message = f'"{str(found)[:80]}" does not have the form {context["pattern"]}'
-    elif kind in ("too_long", "string_too_long"):
+        return f'"{str(found)[:80]}" does not have the form {context["pattern"]}'
+    if kind in ("too_long", "string_too_long", "too_short", "string_too_short"):
         unit = "characters" if isinstance(found, str) else "entries"
-        limit = context["max_length"]
-        size = len(found) if isinstance(found, str | list | dict) else "more"
-        message = f"at most {limit} {unit} are allowed, and this has {size}"
-    return "FIELD-VALUE", place, f"{message[:1].lower()}{message[1:]}", None
+        bound = f"most {context['max_length']}" if "long" in kind else f"least {context['min_length']}"
+        size = len(found) if isinstance(found, str | list | dict) else "another number"
+        return f"at {bound} {unit} may stand here, and there are {size}"
+    message = detail["msg"].replace("Input should be", "the value must be")
+    return f"{message[:1].lower()}{message[1:]}"
 
 
 def _unknown_field(owner: type[Model] | None, place: Place) -> tuple[str, Place, str, Fix | None]:
