@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Protocol
 
 from decurion_operator.cache import Cache, Resource, trim
 from decurion_operator.errors import ClusterError, NotFound
-from decurion_operator.gateway import Gateway, Version
+from decurion_operator.gateway import Version
 from decurion_operator.queue import Key
 from decurion_operator.secret_use import USE_SELECTOR
 from decurion_operator.settings import OperatorSettings
@@ -23,13 +24,23 @@ logger = logging.getLogger(__name__)
 KINDS = ("Secret", "LLM", "WorkerPool", "TaskGraph", "TaskGraphRun")
 
 
+class Lister(Protocol):
+    """The part of the gateway that lists and reads."""
+
+    def list_objects(self, kind: str, *, namespace: str | None, label: str | None) -> AsyncIterator[dict[str, Any]]: ...
+
+    def list_versions(self, kind: str, *, namespace: str | None, label: str | None) -> AsyncIterator[Version]: ...
+
+    async def get(self, key: Key) -> dict[str, Any]: ...
+
+
 class Resync:
     """`saw` takes an object as it is now, `lost` one that is gone, `complete` is called after each full comparison."""
 
     def __init__(
         self,
         cache: Cache,
-        gateway: Gateway,
+        gateway: Lister,
         settings: OperatorSettings,
         *,
         saw: Callable[[Resource], None],
@@ -68,12 +79,13 @@ class Resync:
             for _, namespace in self._scopes(kind):
                 async for found in self._gateway.list_versions(kind, namespace=namespace, label=_label(kind)):
                     there[found.key] = found
-            for key, known in before.items():
-                if key not in there or there[key].uid != known.uid:
-                    self._lost(key, known.uid)
+            for key, old in before.items():
+                if key not in there or there[key].uid != old.uid:
+                    self._lost(key, old.uid)
             for key, found in there.items():
+                known = self._cache.get(key)
                 # What the watch brought while the list was read is newer than the list.
-                if self._cache.get(key) is before.get(key) and getattr(before.get(key), "version", "") != found.version:
+                if known is None or (known is before.get(key) and known.version != found.version):
                     await self._read(key)
 
     async def _read(self, key: Key) -> None:

@@ -88,7 +88,7 @@ async def test_an_empty_list_is_empty(cluster: Any, gateway: Gateway) -> None:
 
 
 async def test_an_event_of_one_name_is_made_once(cluster: Any, gateway: Gateway) -> None:
-    key, made = await run(cluster, "one")
+    key, _ = await run(cluster, "one")
     event = {
         "apiVersion": "v1",
         "kind": "Event",
