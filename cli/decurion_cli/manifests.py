@@ -71,6 +71,7 @@ def read(files: Sequence[Path]) -> Manifests:
     for document in loaded.documents:
         if document.kind == "Secret":
             secrets.update(_secret(document))
+        if not document.ours:
             continue
         model, faults = document.parse()
         findings.extend(faults)

@@ -38,7 +38,9 @@ BROKEN_SECONDS = 60.0
 class CompileGraph(Protocol):
     """The compiler: a graph and the LLMs that it may name, to a closure or findings. Called from several threads."""
 
-    def __call__(self, graph: TaskGraph, llms: Mapping[str, LLM]) -> tuple[CompiledGraph | None, Sequence[Finding]]: ...
+    def __call__(
+        self, graph: TaskGraph, llms: Mapping[str, LLM], known: Sequence[str], /
+    ) -> tuple[CompiledGraph | None, Sequence[Finding]]: ...
 
     def close(self) -> None:
         """End what the compiler holds. No call is in progress."""
@@ -46,10 +48,11 @@ class CompileGraph(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is compiled: `llms` maps the name in the graph to the LLM that stands for it."""
+    """What is compiled: `llms` maps the name in the graph to the LLM that stands for it, `known` are the LLMs around."""
 
     graph: Resource
     llms: Mapping[str, Resource]
+    known: tuple[str, ...] = ()
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -79,6 +82,7 @@ class Compiling:
         self._threads = ThreadPoolExecutor(settings.compilers, thread_name_prefix="compile")
         self._answers: OrderedDict[tuple[Any, ...], tuple[Answer, float]] = OrderedDict()
         """Answers with the loop time until which they hold: for ever, but for those where the compiler broke."""
+        self._closures: dict[str, Answer] = {}
         self._waiting: dict[tuple[Any, ...], set[Key]] = {}
         self._tasks: set[asyncio.Task[Answer]] = set()
 
@@ -99,7 +103,7 @@ class Compiling:
 
     def known(self, digest: str) -> Answer | None:
         """The answer with that closure, when this process has compiled it and still holds it."""
-        return next((a for a, _ in self._answers.values() if a.compiled.digest == digest), None)
+        return self._closures.get(digest)
 
     async def aclose(self) -> None:
         for task in self._tasks:
@@ -133,7 +137,7 @@ class Compiling:
             # One that cannot be read is reported on itself, and its graphs are not ready for it.
             if llm is not None:
                 llms[name] = cast(LLM, llm)
-        closure, said = self._compile(cast(TaskGraph, graph), llms)
+        closure, said = self._compile(cast(TaskGraph, graph), llms, question.known)
         compiled = Compiled(closure.digest if closure else None, (*findings, *said))
         if closure is None or compiled.errors:
             return Answer(Compiled(None, compiled.findings))
@@ -157,8 +161,12 @@ class Compiling:
             answer = Answer(Compiled(None, broken=(Reason.COMPILER_FAILED, _failure(identity, error))))
         held = BROKEN_SECONDS if answer.compiled.broken else float("inf")
         self._answers[identity] = answer, asyncio.get_running_loop().time() + held
+        if answer.compiled.digest is not None:
+            self._closures[answer.compiled.digest] = answer
         while len(self._answers) > MAX_ANSWERS:
-            self._answers.popitem(last=False)
+            _, (old, _) = self._answers.popitem(last=False)
+            if old.compiled.digest is not None and self._closures.get(old.compiled.digest) is old:
+                del self._closures[old.compiled.digest]
         for key in askers:
             self._ready(key)
 
@@ -182,10 +190,12 @@ class CheckedCompiler:
         self._idle: SimpleQueue[Checker] = SimpleQueue()
         self._made: list[Checker] = []
 
-    def __call__(self, graph: TaskGraph, llms: Mapping[str, LLM]) -> tuple[CompiledGraph | None, Sequence[Finding]]:
+    def __call__(
+        self, graph: TaskGraph, llms: Mapping[str, LLM], known: Sequence[str], /
+    ) -> tuple[CompiledGraph | None, Sequence[Finding]]:
         checker = self._checker()
         try:
-            done = compile_graph(graph, llms=llms, checker=checker)
+            done = compile_graph(graph, llms=llms, known_llms=known, checker=checker)
         finally:
             self._idle.put(checker)
         return done.compiled, done.findings

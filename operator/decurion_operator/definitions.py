@@ -129,7 +129,9 @@ class Definitions:
                 unready[name] = problem
             if not llm.too_large and not _errors(self._parser.findings(llm)):
                 llms[ref] = llm
-        return Assessment(self._compiling.ask(Question(graph, llms), asker), tuple(missing), unready)
+        around = {llm.key.name for llm in self._cache.all("LLM") if llm.key.namespace == graph.key.namespace}
+        question = Question(graph, llms, tuple(sorted(around)) if missing else ())
+        return Assessment(self._compiling.ask(question, asker), tuple(missing), unready)
 
     def _llm_problem(self, llm: Resource) -> str:
         if llm.too_large:

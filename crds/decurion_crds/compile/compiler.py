@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from decurion_crds.canonical import canonical
@@ -34,15 +34,21 @@ class Compilation:
 
 
 def compile_graph(
-    graph: TaskGraph, *, llms: Mapping[str, LLM], positions: Positions | None = None, checker: Checker
+    graph: TaskGraph,
+    *,
+    llms: Mapping[str, LLM],
+    known_llms: Iterable[str] = (),
+    positions: Positions | None = None,
+    checker: Checker,
 ) -> Compilation:
     """Compiles one graph with the models that it names (name in the graph → resource).
 
+    `known_llms` are names beside those of `llms` that a misspelt one may have meant.
     `positions` says where values of the resource were written. Nothing is run but the type checker. Raises
     `CheckFailed` when the checker gives no answer, which says nothing about the graph.
     """
     report = Report(positions)
-    draft = resolve(graph, llms, report)
+    draft = resolve(graph, llms, report, known_llms=sorted({*llms, *known_llms}))
     orders = {name: order_scope(scope, report) for name, scope in draft.scopes.items()}
     _check_recursion(draft, report)
     for name, scope in draft.scopes.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from decurion_crds.compile.draft import (
@@ -39,15 +39,20 @@ LLM_OUTPUT: Schema = {
 _KINDS: tuple[NodeKind, ...] = ("transform", "code", "llm", "map")
 
 
-def resolve(graph: TaskGraph, llms: Mapping[str, LLM], report: Report) -> GraphDraft:
+def resolve(
+    graph: TaskGraph, llms: Mapping[str, LLM], report: Report, *, known_llms: Sequence[str] = ()
+) -> GraphDraft:
     """The draft of a graph. What is refused is in the report and left out of the draft."""
-    return _Resolver(graph, llms, report).graph()
+    return _Resolver(graph, llms, report, known_llms).graph()
 
 
 class _Resolver:
-    def __init__(self, graph: TaskGraph, llms: Mapping[str, LLM], report: Report) -> None:
+    def __init__(
+        self, graph: TaskGraph, llms: Mapping[str, LLM], report: Report, known_llms: Sequence[str]
+    ) -> None:
         self._spec = graph.spec
         self._llms = llms
+        self._known = known_llms
         self._report = report
         self._draft = GraphDraft(name=graph.name)
         self._templates = [template.name for template in graph.spec.templates]
@@ -199,8 +204,8 @@ class _Resolver:
         if ref in self._llms:
             self._draft.llms[ref] = self._llms[ref]
             return
-        meant = did_you_mean(ref, self._llms)
-        hint = f'did you mean "{meant}"?' if meant else f"apply an LLM of that name (there are {listed(self._llms)})"
+        meant = did_you_mean(ref, self._known)
+        hint = f'did you mean "{meant}"?' if meant else f"apply an LLM of that name (there are {listed(self._known)})"
         self._report.add(
             "REF-MISSING", spot, f'there is no LLM "{ref}"; {hint}', fix=Fix(ref, meant) if meant else None
         )
