@@ -48,7 +48,10 @@ class CompileGraph(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is compiled: `llms` maps the name in the graph to the LLM that stands for it, `known` are the LLMs around."""
+    """What is compiled: `llms` maps the name in the graph to the LLM that stands for it.
+
+    `known` are names of LLMs that a misspelt one may have meant; empty where none is missing.
+    """
 
     graph: Resource
     llms: Mapping[str, Resource]
@@ -57,7 +60,7 @@ class Question:
     @property
     def identity(self) -> tuple[Any, ...]:
         rows = sorted((name, r.uid, r.generation) for name, r in self.llms.items())
-        return (self.graph.uid, self.graph.generation, *rows)
+        return (self.graph.uid, self.graph.generation, *rows, self.known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,18 +119,9 @@ class WorkerPools:
         return PoolFacts(True, known.link.view.available, known.link.view.problem, silent)
 
     def tell_live(self) -> None:
-        """Tell the drivers of every pool which runs are wanted: all of ours that have not ended.
-
-        All pools are told of all runs: two WorkerPools may be the same drivers.
-        """
-        uids = [run.uid for run in self._cache.all("TaskGraphRun") if not run.finished]
+        """Tell the drivers of every pool which runs are wanted."""
         for known in self._pools.values():
-            link = known.link
-            if link is None or not link.view.available or (known.telling and not known.telling.done()):
-                continue
-            known.telling = asyncio.ensure_future(
-                link.tell_live(uids, cluster=self._cluster, leader_epoch=self._leader.epoch)
-            )
+            self._tell(known)
 
     def forget(self, run: Resource) -> None:
         """A run has ended or is gone."""
@@ -198,6 +189,8 @@ class WorkerPools:
         view = known.link.view if known.link else None
         shown = (view.available if view else None, "" if view else known.problem)
         flipped, known.shown = known.shown != shown, shown
+        if flipped:
+            self._tell(known)
         for run in runs:
             lost = view is not None and run.phase == "Running" and run.uid not in view.listed
             if flipped or lost:
@@ -209,6 +202,16 @@ class WorkerPools:
             return False
         self._add(run.key)
         return True
+
+    def _tell(self, known: _Pool) -> None:
+        link = known.link
+        if link is None or not link.view.available or (known.telling and not known.telling.done()):
+            return
+        # All runs of ours that have not ended, whatever their pool: two WorkerPools may be the same drivers.
+        uids = [run.uid for run in self._cache.all("TaskGraphRun") if not run.finished]
+        known.telling = asyncio.ensure_future(
+            link.tell_live(uids, cluster=self._cluster, leader_epoch=self._leader.epoch)
+        )
 
     async def _close(self, key: Key) -> None:
         known = self._pools.pop(key, None)

@@ -70,6 +70,7 @@ class FakePool:
         self.running.set()
         self._changed = asyncio.Condition()
         self._version = 0
+        self._closing = False
         self._ending: set[asyncio.Task[None]] = set()
         self.url = ""
 
@@ -98,6 +99,13 @@ class FakePool:
             run.driver, run.secrets = None, {}
         async with self._changed:
             self._version = 0
+            self._changed.notify_all()
+
+    async def close(self) -> None:
+        """Let every call that hangs or waits go."""
+        self._closing = True
+        self.running.set()
+        async with self._changed:
             self._changed.notify_all()
 
     def count(self, verb: str) -> int:
@@ -257,7 +265,7 @@ class FakePool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait), self._changed:
                 await self._changed.wait_for(
-                    lambda: bool(news()) or f"{driver}.{self.incarnations[driver]}" != incarnation
+                    lambda: bool(news()) or self._closing or f"{driver}.{self.incarnations[driver]}" != incarnation
                 )
         await self.running.wait()
         return JSONResponse({"incarnation": incarnation, "cursor": self._version, "runs": news()})
@@ -293,7 +301,7 @@ async def serve(pool: FakePool) -> AsyncIterator[FakePool]:
     try:
         yield pool
     finally:
-        pool.running.set()
+        await pool.close()
         server.should_exit = True
         await task
         listener.close()
