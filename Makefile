@@ -53,7 +53,7 @@ lint: setup ## Check style, types, layers, and that the resource definitions are
 	$(BIN)/ruff check . || failed="$$failed ruff-check"
 	$(BIN)/ruff format --check . || failed="$$failed ruff-format"
 	$(BIN)/mypy || failed="$$failed mypy"
-	$(BIN)/lint-imports --no-cache || failed="$$failed layers"
+	$(BIN)/lint-imports --no-logo --no-cache || failed="$$failed layers"
 	$(BIN)/python -m decurion_crds.structural --check || failed="$$failed crds/manifests"
 	if [ -n "$$failed" ]; then echo "make lint: these checks failed, see above:$$failed" >&2; exit 1; fi
 
