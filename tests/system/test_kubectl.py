@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inputs import EXAMPLE, documents, graph_input
 
 from cluster.api_server import ApiServer
 from cluster.process import wait_until
@@ -102,13 +103,7 @@ class Stage:
 
     def start(self, run: str, words: int = 60, **spec: Any) -> None:
         values = {"graph": "words", "pool": "ray", "input": {"words": [f"w{i}" for i in range(words)]}, **spec}
-        manifest = {
-            "apiVersion": "decurion.dev/v1alpha1",
-            "kind": "TaskGraphRun",
-            "metadata": {"name": run},
-            "spec": values,
-        }
-        self.apply(json.dumps(manifest))
+        self.apply(_run(run, values))
 
     def wait(self, run: str, seconds: int = 120) -> dict[str, Any]:
         self.kubectl("wait", "--for=condition=Succeeded", f"tgr/{run}", f"--timeout={seconds}s")
@@ -208,16 +203,26 @@ spec:
   mode: External
   url: {stage.pool.url}
   auth: {{secretKeyRef: {{name: pool, key: token}}}}
----
+---{_model(stage, "fast")}
+"""
+
+
+def _model(stage: Stage, name: str) -> str:
+    return f"""
 apiVersion: decurion.dev/v1alpha1
 kind: LLM
-metadata: {{name: fast}}
+metadata: {{name: {name}}}
 spec:
   protocol: openai
   model: test
   endpoint: {stage.model.endpoint}
   auth: {{secretKeyRef: {{name: model, key: key}}}}
 """
+
+
+def _run(name: str, spec: dict[str, Any]) -> str:
+    kind = {"apiVersion": "decurion.dev/v1alpha1", "kind": "TaskGraphRun"}
+    return json.dumps({**kind, "metadata": {"name": name}, "spec": spec})
 
 
 @pytest.fixture(scope="module")
@@ -244,30 +249,30 @@ def test_the_records_name_two_runner_processes_and_verify(stage: Stage, quiet: d
     assert len({r.envelope["worker"] for r in log if r.type == "commit" and "usage" in r.envelope}) == 2
 
 
-def test_the_same_manifests_give_the_same_hashes_on_a_laptop(stage: Stage, quiet: dict[str, Any]) -> None:
-    file = stage.folder / "laptop.yaml"
-    file.write_text(GRAPH + "---" + _definitions(stage))
-    words = json.dumps({"words": [f"w{i}" for i in range(60)]})
-    ledger = stage.folder / "laptop-ledger"
-    done = subprocess.run(
-        [sys.executable, "-m", "decurion_cli", "run", str(file), "--input", words, "--ledger", str(ledger)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def _laptop(stage: Stage, files: list[Path], given: str) -> tuple[list[Any], Any]:
+    """The log and the output of `decurion run` of these files, on a ledger folder of its own."""
+    ledger = stage.folder / f"laptop-{secrets.token_hex(4)}"
+    command = [sys.executable, "-m", "decurion_cli", "run", *map(str, files), "--input", given, "--ledger", str(ledger)]
+    env = {**os.environ, "DECURION_SECRET_MODEL_KEY": SECRET}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr
 
-    async def cores() -> tuple[dict[str, str], str]:
-        store = open_store(str(ledger))
+    async def read() -> list[Any]:
         run = next(iter((ledger / "runs").glob("*/*"))).name
-        log = [record async for _, record in read_log(store, run)]
-        return {r.path: r.core_hash for r in log if r.core and r.type != "genesis"}, log[-1].envelope["state"]
+        return [record async for _, record in read_log(open_store(str(ledger)), run)]
 
-    laptop, state = asyncio.run(cores())
+    return asyncio.run(read()), json.loads(done.stdout)
+
+
+def test_the_same_manifests_give_the_same_hashes_on_a_laptop(stage: Stage, quiet: dict[str, Any]) -> None:
+    file = stage.folder / "laptop.yaml"
+    file.write_text(GRAPH + "---" + _model(stage, "fast"))
+    words = json.dumps({"words": [f"w{i}" for i in range(60)]})
+    log, output = _laptop(stage, [file], words)
     cluster = {r.path: r.core_hash for r in stage.log("quiet") if r.core and r.type != "genesis"}
-    assert laptop == cluster
-    assert state == quiet["stateHash"]
-    assert json.loads(done.stdout) == quiet["output"]
+    assert {r.path: r.core_hash for r in log if r.core and r.type != "genesis"} == cluster
+    assert log[-1].envelope["state"] == quiet["stateHash"]
+    assert output == quiet["output"]
 
 
 def test_no_secret_is_in_a_resource_or_in_the_store(stage: Stage, quiet: dict[str, Any]) -> None:
@@ -385,6 +390,46 @@ spec:
 """
 
 
+def test_the_filings_example_gives_the_same_on_the_cluster_and_on_a_laptop(stage: Stage) -> None:
+    """24 real filings, five facts each, from an object of the pool's bucket; the same by `decurion run` from a file."""
+    prefix = f"{stage.namespace}-filings"
+    uri = stage.s3.uri(prefix)
+
+    async def upload() -> None:
+        store = stage.store(uri)
+        await store.put("documents.jsonl", documents())
+        await store.put("input.json", graph_input(f"{uri}/documents.jsonl"))
+
+    asyncio.run(upload())
+    llm = _model(stage, "small")
+    stage.kubectl("apply", "--filename", EXAMPLE / "graph.yaml")
+    stage.apply(llm)
+    stage.kubectl("wait", "--for=condition=Ready", "tg/filings", "--timeout=60s")
+    run = {"graph": "filings", "pool": "ray", "inputFrom": {"uri": f"{uri}/input.json"}}
+    stage.apply(_run("filings", run))
+    seen: set[str] = set()
+
+    def ended(status: dict[str, Any]) -> bool:
+        seen.add(status.get("progress", ""))
+        return status.get("phase") in ("Succeeded", "Failed")
+
+    end = stage.until("filings", ended, seconds=300)
+    assert end["phase"] == "Succeeded", end
+    assert len(seen) > 3, "progress was not shown"
+    log = stage.check("filings")
+    assert len({r.envelope["worker"] for r in log if r.type == "commit" and "usage" in r.envelope}) >= 2
+
+    lines, given = stage.folder / "documents.jsonl", stage.folder / "input.json"
+    lines.write_bytes(documents())
+    given.write_bytes(graph_input(str(lines)))
+    (stage.folder / "small.yaml").write_text(llm)
+    laptop, output = _laptop(stage, [EXAMPLE / "graph.yaml", stage.folder / "small.yaml"], f"@{given}")
+    cluster = {r.path: r.core_hash for r in log if r.core and r.type != "genesis"}
+    assert {r.path: r.core_hash for r in laptop if r.core and r.type != "genesis"} == cluster
+    assert laptop[-1].envelope["state"] == end["stateHash"]
+    assert len(output["rows"]) == 120
+
+
 @pytest.fixture
 def calm_pool(stage: Stage) -> Iterator[Pool]:
     """A pool with the lease of production: on busy cores a burst of 2,000 starts may take longer than three seconds."""
@@ -418,7 +463,7 @@ def test_two_thousand_branches_cost_few_writes_and_little_status(stage: Stage, c
             watch = subprocess.Popen(
                 [
                     str(stage.api.kubectl_command), "--namespace", stage.namespace, "get", "tgr", "--watch",
-                    "--output-watch-events", "--output=jsonpath={.type} {.object.metadata.name} {.object.metadata.resourceVersion} {.object.status.progress}{'\\n'}",
+                    "--output-watch-events", f"--output=jsonpath={_SHOWN}",
                 ],
                 stdout=out,
                 env=stage.api.env,
@@ -437,6 +482,9 @@ def test_two_thousand_branches_cost_few_writes_and_little_status(stage: Stage, c
         puts = asyncio.run(_objects(store)) - before
         assert puts <= 60, f"{puts} objects were written"
         assert sum(model.keys().values()) == 2000
+
+
+_SHOWN = "{.type} {.object.metadata.name} {.object.metadata.resourceVersion} {.object.status.progress}{'\\n'}"
 
 
 async def _objects(store: Any) -> int:

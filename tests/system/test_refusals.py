@@ -1,4 +1,4 @@
-"""What cannot be right is refused before anything runs, in the same words by `decurion validate` and by the operator."""
+"""What cannot be right is refused before anything runs, in the same words by `decurion validate` and the operator."""
 
 from __future__ import annotations
 
