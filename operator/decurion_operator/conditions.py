@@ -29,6 +29,7 @@ MESSAGE_BYTES: Final = 1024
 
 
 _YEAR_10000: Final = 253_402_300_800
+_CONTROLS: Final = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 class Reason:
@@ -134,9 +135,10 @@ def seconds_of(text: object) -> float | None:
 def cut(text: str, limit: int) -> str:
     """`text` in at most `limit` bytes of UTF-8, whole characters, with an ellipsis where something was lost.
 
-    Lone surrogates, which no JSON writer accepts, become question marks.
+    Control characters become question marks, for texts of models end up in terminals; so do lone surrogates, which no
+    JSON writer accepts.
     """
-    data = text.encode("utf-8", "replace")
+    data = text.translate(_CONTROLS).encode("utf-8", "replace")
     if len(data) <= limit:
         return data.decode()
     return data[: limit - 3].decode("utf-8", "ignore") + "…"

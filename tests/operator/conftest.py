@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import pytest
 
 from cluster.api_server import ApiServer
@@ -20,6 +21,12 @@ from decurion_operator import Operator, OperatorSettings
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_ingress import FakePool, serve
+
+# How long an example takes says nothing about the code: other tests and servers share the machine.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
 
 PLURALS = {
     "LLM": "llms",

@@ -288,7 +288,7 @@ anything = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(anything)
 def test_no_run_goes_back_and_none_is_shown_queued_or_opened_without_its_digest(f: RunFacts) -> None:
     plan = plan_run(f)
@@ -309,7 +309,7 @@ def test_no_run_goes_back_and_none_is_shown_queued_or_opened_without_its_digest(
         assert set(plan.actions) <= {Action.DELETE}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(anything)
 def test_the_plan_comes_to_rest_when_nothing_else_changes(f: RunFacts) -> None:
     for _ in range(5):

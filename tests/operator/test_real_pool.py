@@ -37,7 +37,7 @@ SLOW = {
     ],
     "output": {"n": "nodes.size.output.n"},
 }
-SCRIPTED = {"protocol": "scripted", "scripted": {"replies": [{"reply": "four", "delaySeconds": 2}]}}
+SCRIPTED = {"protocol": "scripted", "scripted": {"replies": [{"reply": "four", "delaySeconds": 3}]}}
 
 
 @asynccontextmanager
@@ -53,9 +53,10 @@ async def real_pool(ledger: Path) -> AsyncIterator[str]:
     try:
         yield await url
     finally:
+        # The driver first: the server waits for long polls, and the run would go on meanwhile.
+        await pool.stop()
         stop.set()
         await serving
-        await pool.stop()
 
 
 async def apply_pool(cluster: Any, url: str) -> None:

@@ -95,7 +95,7 @@ def whole(projection: Any, *, message: str = "m") -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(projections | json_values.filter(lambda v: isinstance(v, dict)))
 def test_any_projection_gives_a_status_that_the_schema_allows(projection: Any) -> None:
     status = bounded(whole(projection), live=None, generation=3, now=NOW)
@@ -105,7 +105,7 @@ def test_any_projection_gives_a_status_that_the_schema_allows(projection: Any) -
         assert set(node) <= {"name", "kind", "phase", "total", "running", "succeeded", "failed", "skipped"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(projections, odd_text, st.lists(odd_text, max_size=3).map(lambda some: some * 4))
 def test_any_projection_fits_and_its_smallest_form_is_small(projection: Any, message: str, foreign: list[str]) -> None:
     status = whole(projection, message=message)
@@ -158,6 +158,10 @@ def test_what_is_left_out_is_said_and_no_longer_said_when_it_fits_again() -> Non
 @given(projections)
 def test_every_field_that_a_projection_decides_is_named(projection: Any) -> None:
     assert set(progress_fields(projection)) <= set(PROJECTED)
+
+
+def test_no_text_of_a_model_moves_the_cursor_of_a_terminal() -> None:
+    assert cut("a\x1b[2J\x07b\nc", 100) == "a?[2J?b\nc"
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=()), max_size=200), st.integers(3, 100))
