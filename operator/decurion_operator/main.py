@@ -106,11 +106,14 @@ class Operator:
         """Connect, and read everything once. Raises `StartError`."""
         meter = Meter()
         gateway = await Gateway.connect(settings, meter)
+        operator = None
         try:
             cluster = settings.cluster_id or await _cluster_id(gateway, settings)
             operator = cls(gateway, settings, meter, compiler or CheckedCompiler(), cluster=cluster)
             await operator._prime()
         except (StartError, asyncio.CancelledError):
+            if operator is not None:
+                operator.probes.close()
             await gateway.aclose()
             raise
         return operator

@@ -37,6 +37,11 @@ class PoolView:
     drivers: Mapping[str, Driver] = field(default_factory=dict)
     listed: frozenset[str] = frozenset()
 
+    @property
+    def seen(self) -> bool:
+        """The drivers have said at least once what they run."""
+        return self.asked_at > float("-inf")
+
     def driver_of(self, uid: str) -> Driver | None:
         return next((d for d in self.drivers.values() if uid in d.runs), None)
 

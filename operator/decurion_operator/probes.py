@@ -60,6 +60,10 @@ class Probes:
     def stop(self) -> None:
         self._server.should_exit = True
 
+    def close(self) -> None:
+        """Give the port back without having served."""
+        self._socket.close()
+
     async def _livez(self, request: Request) -> Response:
         return PlainTextResponse("ok")
 

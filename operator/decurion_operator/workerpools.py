@@ -138,7 +138,8 @@ class WorkerPools:
         if secret:
             return secret
         versions = [found.version for name, _ in refs if (found := self._secret(pool, name))]
-        made_of = (pool.uid, str(pool.generation), *versions)
+        url, seconds = str(pool.spec["url"]), self._settings.pool_seconds
+        made_of = (pool.uid, url, *(part for ref in refs for part in ref), *versions)
         if known.made_of == made_of:
             return ""
         try:
@@ -147,7 +148,6 @@ class WorkerPools:
             return str(error)
         if known.link is not None:
             await known.link.aclose()
-        url, seconds = str(pool.spec["url"]), self._settings.pool_seconds
         ingress = Ingress(url, token=token, seconds=seconds, observer=self._meter)
         known.link = PoolLink(pool.key, ingress, self._settings, on_view=self._add, on_run=self._on_run)
         known.made_of = made_of
@@ -164,7 +164,7 @@ class WorkerPools:
         return self._cache.get(Key("Secret", pool.key.namespace, name))
 
     def _admit(self, pool: Resource, known: _Pool, runs: list[Resource]) -> None:
-        if known.link is None or known.link.view.available is None:
+        if known.link is None or not known.link.view.seen:
             # Who holds a slot is not known before the drivers have said what they run.
             return
         listed = known.link.view.listed

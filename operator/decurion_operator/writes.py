@@ -10,14 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
 from decurion_crds.v1alpha1 import API_VERSION
 from decurion_operator.cache import Cache, Resource, trim
 from decurion_operator.conditions import JsonObject, cut, timestamp
-from decurion_operator.errors import ClusterError, Conflict, NotFound, TooLarge
+from decurion_operator.errors import ClusterError, Conflict, NotFound, Refused, TooLarge
 from decurion_operator.gateway import Gateway
 from decurion_operator.pacing import Pacer
 from decurion_operator.plan.run import Happening, is_phase_change
@@ -38,13 +38,21 @@ class _Kept:
     stored: Mapping[str, Any] | None
 
 
+class StatusStore(Protocol):
+    """The part of the gateway that status goes through."""
+
+    async def get(self, key: Key) -> JsonObject: ...
+
+    async def patch_status(self, key: Key, *, version: str, patch: list[JsonObject]) -> JsonObject: ...
+
+
 class StatusWriter:
     """Brings the status of objects to what planners want. `changed(key)` is called when a phase change was written, and
     when an object turned out to be another than was thought."""
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: StatusStore,
         cache: Cache,
         pacer: Pacer,
         *,
@@ -93,6 +101,7 @@ class StatusWriter:
         await self._write(resource, desired)
         self._pacer.wrote(resource.uid, now=asyncio.get_running_loop().time())
         if phase:
+            logger.info("%s %s/%s: %s", *resource.key, desired.get("reason") or "observed")
             self._changed(resource.key)
         return None
 
@@ -122,8 +131,9 @@ class StatusWriter:
     async def _patch(self, resource: Resource, desired: JsonObject, patch: list[JsonObject]) -> JsonObject:
         try:
             return await self._gateway.patch_status(resource.key, version=resource.version, patch=patch)
-        except TooLarge:
-            logger.warning("the status of %s %s/%s does not fit, its smallest form is written", *resource.key)
+        except (TooLarge, Refused) as error:
+            # Whatever it is about the detail, phase and conditions have to get through: others wait for them.
+            logger.warning("%s: the smallest form is written", error)
             small = smallest(desired, live=resource.status, generation=resource.generation, now=self._now())
             return await self._gateway.patch_status(
                 resource.key, version=resource.version, patch=patch_of(resource.status, small)
