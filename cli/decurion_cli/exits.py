@@ -6,7 +6,7 @@ with the line that goes on from here, where there is one. 130: interrupted from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -25,8 +25,11 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 @contextmanager
-def exits(*, resume: str = "") -> Iterator[None]:
-    """Turns the project's errors into messages and exit codes. `resume` is the line that goes on after code 3."""
+def exits(*, resume: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Turns the project's errors into messages and exit codes.
+
+    `resume` gives the line that goes on from where an error struck, if there is one.
+    """
     try:
         yield
     except CompileFailed as error:
@@ -36,6 +39,10 @@ def exits(*, resume: str = "") -> Iterator[None]:
     except InputError as error:
         fail(str(error), BAD_INPUT)
     except KeyboardInterrupt:
-        fail("interrupted" + (f"; what is finished is kept\ngo on with: {resume}" if resume else ""), INTERRUPTED)
+        fail("interrupted" + ("; what is finished is kept" + _on(resume()) if resume() else ""), INTERRUPTED)
     except DecurionError as error:
-        fail(str(error) + (f"\ngo on with: {resume}" if resume else ""), ENVIRONMENT)
+        fail(str(error) + _on(resume()), ENVIRONMENT)
+
+
+def _on(line: str) -> str:
+    return f"\ngo on with: {line}" if line else ""

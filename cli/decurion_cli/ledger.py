@@ -11,7 +11,7 @@ import orjson
 import typer
 
 from decurion_cli.exits import RUN_FAILED, exits, fail
-from decurion_cli.run import LEDGER
+from decurion_cli.places import LEDGER
 
 app = typer.Typer(no_args_is_help=True, help="Look into ledgers and check them.")
 T = TypeVar("T")

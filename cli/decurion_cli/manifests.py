@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import typer
@@ -43,7 +44,7 @@ class Manifests:
     graphs: dict[str, tuple[Document, TaskGraph]]
     llms: dict[str, LLM]
     runs: list[tuple[Document, TaskGraphRun]]
-    secrets: dict[tuple[str, str], str]
+    secrets: dict[tuple[str, str], str] = field(repr=False)
     findings: list[Finding]
 
     def run_of(self, graph: str) -> TaskGraphRun | None:
@@ -152,14 +153,19 @@ def secret_variable(name: str, key: str) -> str:
 
 
 def _secret(document: Document) -> dict[tuple[str, str], str]:
-    import base64
-
+    """Values of a Secret manifest by (name, key). Raises `InputError` for what no API server would take."""
     values: dict[tuple[str, str], str] = {}
-    for key, text in (document.raw.get("data") or {}).items():
-        values[(document.name, key)] = base64.b64decode(text).decode()
-    for key, text in (document.raw.get("stringData") or {}).items():
-        values[(document.name, key)] = text
-    return values
+    data, plain = document.raw.get("data") or {}, document.raw.get("stringData") or {}
+    for field_name, texts in (("data", data), ("stringData", plain)):
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+            raise InputError(f"{document.file}: {field_name} of Secret {document.name} must map keys to texts")
+    for key, text in data.items():
+        try:
+            values[(document.name, key)] = base64.b64decode(text, validate=True).decode()
+        except ValueError as error:
+            message = f"{document.file}: data.{key} of Secret {document.name} is no base64 of a text; use stringData"
+            raise InputError(message) from error
+    return values | {(document.name, key): text for key, text in plain.items()}
 
 
 __all__ = ["Manifests", "compile_all", "compiled", "read", "secrets_for", "show_warnings"]

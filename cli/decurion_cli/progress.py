@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from decurion_cli.places import LEDGER
 
 
 class RunDisplay:
@@ -15,6 +18,7 @@ class RunDisplay:
     def __init__(self, run: str, *, enabled: bool) -> None:
         self._run = run
         self._enabled = enabled
+        self.begun = False
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -38,14 +42,18 @@ class RunDisplay:
         self._bar.stop()
 
     def update(self, projection: dict[str, Any]) -> None:
+        self.begun = True
         done, _, total = projection["progress"].partition("/")
         running = [n["name"] for n in projection["nodes"] if n["phase"] == "Running"]
         note = projection["reason"] or ", ".join(running[:3])
         self._bar.update(self._task, completed=int(done), total=int(total), note=note)
 
     def ended(self, projection: dict[str, Any], ledger: str) -> None:
-        """Say how the run ended, what failed, and the command that shows it node by node."""
-        if not self._enabled:
+        """Say how the run ended, what failed, and the command that shows it node by node.
+
+        Without progress only what failed is said.
+        """
+        if not self._enabled and projection["phase"] == "Succeeded":
             return
         say = self._console.print
         usage = projection["usage"]
@@ -56,7 +64,6 @@ class RunDisplay:
             say(f"  {projection['reason']}: {projection['message']}")
         for failure in projection["failures"]:
             say(f"  {failure['path']} [{failure['class']}] {failure['message']}")
+        at = "" if ledger == LEDGER else f" --ledger {shlex.quote(ledger)}"
         say(f"ledger: {ledger}")
-        say(
-            f"look:   decurion ledger show {self._run} PATH --ledger {ledger}   (paths: decurion ledger ls {self._run})"
-        )
+        say(f"look:   decurion ledger show {self._run} PATH{at}   (paths: decurion ledger ls {self._run}{at})")

@@ -9,7 +9,7 @@ import orjson
 from decurion_crds.errors import InputError
 from decurion_ledger import Record, open_store, read_log, unpack, verify
 from decurion_ledger import list_runs as stored_runs
-from decurion_ledger.errors import ValueMissing
+from decurion_ledger.errors import LogCorrupt, ValueMissing
 
 
 class PathNotFound(InputError):
@@ -25,19 +25,15 @@ async def list_runs(ledger: str) -> list[dict[str, Any]]:
     for run in await stored_runs(store):
         first: Record | None = None
         outcome = "open"
-        async for _, record in read_log(store, run):
-            first = first or record
-            if record.type == "close":
-                outcome = record.envelope["outcome"]
-        if first is not None:
-            rows.append(
-                {
-                    "run": run,
-                    "name": first.envelope["name"],
-                    "started": first.envelope["at"],
-                    "state": outcome,
-                }
-            )
+        try:
+            async for _, record in read_log(store, run):
+                first = first or record
+                if record.type == "close":
+                    outcome = record.envelope["outcome"]
+        except LogCorrupt:
+            outcome = "corrupt"
+        begun = first.envelope if first is not None else {}
+        rows.append({"run": run, "name": begun.get("name", ""), "started": begun.get("at", ""), "state": outcome})
     return rows
 
 

@@ -11,13 +11,12 @@ import orjson
 import typer
 
 from decurion_cli.exits import RUN_FAILED, exits
+from decurion_cli.places import LEDGER
 from decurion_crds.errors import InputError
 
 if TYPE_CHECKING:
     from decurion_cli.manifests import Manifests
     from decurion_worker.opening import OpenRequest
-
-LEDGER = "./.decurion/ledger"
 
 
 def run(
@@ -60,7 +59,7 @@ def run(
         request, manifests = _request(files or [], graph, input, bind or [], resume, take_over, run_id)
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
     display = RunDisplay(request.run, enabled=not quiet)
-    with exits(resume=line), display:
+    with exits(resume=lambda: line if display.begun else ""), display:
         end = asyncio.run(_run(request, ledger, manifests, branches, store_patience, display))
     display.ended(end.projection, ledger)
     if output == "json" and end.output is not None:
@@ -112,7 +111,12 @@ def _request(
     if not uri:
         value = check_input(found, value if value is not None else {})
     request = OpenRequest(
-        run=run_id or str(uuid_utils.uuid7()), name=found.name, graph=found, input=value, input_uri=uri
+        run=run_id or str(uuid_utils.uuid7()),
+        name=found.name,
+        graph=found,
+        input=value,
+        input_uri=uri,
+        must_be_new=True,
     )
     return request, manifests
 

@@ -71,7 +71,7 @@ async def _serve_local(stop: asyncio.Event, options: ServeOptions, ready: Callab
         options.driver,
         store=open_store(options.ledger),
         ledger_uri=options.ledger,
-        sources=Sources(open_store, files=not options.ledger.startswith("s3:")),
+        sources=Sources(open_store, files=False, ledger=options.ledger),
         settings=options.settings,
     )
     pool = Pool(driver, LocalExecutor(options.runner), options.pool)

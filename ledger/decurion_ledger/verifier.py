@@ -74,6 +74,7 @@ class _Audit:
     epoch: int = 0
     closed_at: int | None = None
     results: dict[str, str] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
     blobs: dict[str, tuple[str, int, str]] = field(default_factory=dict)
 
     def names(self, keys: list[str]) -> None:
@@ -192,6 +193,8 @@ class _Audit:
         if core["parents"] != sorted(core["parents"]):
             self._problem("PARENT", key, f"the parents of {path} are not in order")
         self.results[path] = core_hash
+        if path.endswith("]!output") and isinstance(core["outcome"], dict):
+            self.failed.add(path.removesuffix("!output"))
 
     def _place(
         self,
@@ -222,10 +225,19 @@ class _Audit:
 
     def _state(self, close: Mapping[str, Any]) -> str:
         """The final state hash of the results seen, under the channels and the output that the close record names."""
-        cores = sorted((path, core) for path, core in self.results.items() if path != "/")
+        cores = sorted((path, core) for path, core in self.results.items() if path != "/" and not self._in_failed(path))
         root = _tree("cores/v0", [orjson.dumps([path, core]) for path, core in cores]).hex()
         named = {"channels": close.get("channels", {}), "cores": root, "output": close.get("output")}
         return _sha("state/v0", orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hex()
+
+    def _in_failed(self, path: str) -> bool:
+        """Whether a result lies inside a branch that failed: such results do not count for the state."""
+        end = path.find("]/")
+        while end >= 0:
+            if path[: end + 1] in self.failed:
+                return True
+            end = path.find("]/", end + 1)
+        return False
 
     def _values(self, key: str, path: str, values: Mapping[str, Mapping[str, Any]]) -> None:
         for name, held in values.items():

@@ -106,6 +106,10 @@ class Play:
 
     def _branch(self, task: Task) -> Iterator[Applied]:
         found = self.graph.templates[task.template]
+        for done in task.done.values():
+            if (failure := engine_package.failure_of(done)) is not None:
+                yield record("commit", f"{task.key}!output", failure=failure)
+                return
         outputs = {name: {"output": _value(r)} for name, r in task.done.items()}
         for name in found.order:
             if name in outputs:
@@ -298,3 +302,77 @@ def test_the_engine_reads_no_clock_no_randomness_and_does_no_input_or_output() -
             elif isinstance(found, ast.ImportFrom):
                 names = [found.module or ""]
             assert not forbidden & {n.split(".")[0] for n in names}, f"{file.name} imports {names}"
+
+
+def _beside_a_map() -> CompiledGraph:
+    """The nested graph with a node at the root that has nothing to do with the map."""
+    base = nested()
+    bad = code("bad", "return {'x': 1}")
+    root = base.root.model_copy(update={"nodes": (*base.root.nodes, bad), "order": (*base.root.order, "bad")})
+    return base.model_copy(update={"root": root})
+
+
+FAILING = {
+    "an inner item": frozenset({"/rows[00001]/cells[00000]/square"}),
+    "a node of a branch": frozenset({"/rows[00000]/sum"}),
+    "a node beside the map": frozenset({"/bad"}),
+    "two of them": frozenset({"/bad", "/rows[00001]/cells[00001]/square"}),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_failing_run_ends_wherever_its_log_was_cut(name: str) -> None:
+    rows = {"rows": [[1, 2], [3, 4], [5]]}
+    for limit in (1, 3, 1000):
+        whole = Play(_beside_a_map(), rows, fails=FAILING[name])
+        whole.run(first, limit=limit)
+        assert whole.outcome == "failed"
+        for cut in range(len(whole.log)):
+            again = Play(_beside_a_map(), rows, fails=FAILING[name])
+            for applied in whole.log[:cut]:
+                if applied.record.type != "close":
+                    again.log.append(applied)
+                    again.engine.apply(applied)
+            again.run(first, limit=limit)
+            assert again.outcome == "failed", f"limit {limit}, cut after {cut}"
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    rows=st.lists(st.lists(st.integers(-5, 5), min_size=1, max_size=3), min_size=1, max_size=4),
+    limit=st.integers(1, 6),
+)
+def test_whatever_fails_and_in_whatever_order_the_run_ends(seed: int, rows: list[list[int]], limit: int) -> None:
+    rng = random.Random(seed)
+    row, cell = rng.randrange(len(rows)), 0
+    places = [f"/rows[{row:05d}]/cells[{cell:05d}]/square", f"/rows[{row:05d}]/sum", "/bad"]
+    play = Play(_beside_a_map(), {"rows": rows}, fails=frozenset(rng.sample(places, rng.randint(0, 3))))
+    play.run(lambda out: rng.randrange(len(out)), limit=limit)
+    assert play.outcome == ("failed" if play.fails else "succeeded")
+
+
+def test_a_failed_node_of_a_branch_is_handed_on_with_the_branch() -> None:
+    at = "/each[00000]/double"
+    whole = played(map_reduce(), {"n": 1}, fails=frozenset({at}))
+    cut = next(i for i, a in enumerate(whole.log) if a.record.path == at) + 1
+    again = Play(map_reduce(), {"n": 1})
+    for applied in whole.log[:cut]:
+        again.engine.apply(applied)
+    task = next(t for t in again.engine.take(10) if t.key == "/each[00000]")
+    assert engine_package.failure_of(task.done["double"]) is not None
+
+
+def test_results_do_not_tell_how_far_a_failed_branch_came() -> None:
+    at = "/rows[00001]/cells[00000]/square"
+    tolerant = nested()
+    rows = tolerant.root.nodes[0]
+    assert rows.map is not None
+    block = rows.map.model_copy(update={"tolerate": Tolerate(count=1)})
+    root = tolerant.root.model_copy(update={"nodes": (rows.model_copy(update={"map": block}),)})
+    compiled = tolerant.model_copy(update={"root": root})
+    straight = played(compiled, {"rows": [[1], [2, 3], [4]]}, fails=frozenset({at}))
+    back = played(compiled, {"rows": [[1], [2, 3], [4]]}, lambda out: len(out) - 1, fails=frozenset({at}))
+    assert straight.outcome == back.outcome == "succeeded"
+    assert sorted(straight.engine.results()) == sorted(back.engine.results())
+    assert not [p for p, _ in straight.engine.results() if p.startswith("/rows[00001]/")]

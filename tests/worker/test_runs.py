@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from decurion_crds.compiled import CompiledGraph, Expr, Tolerate
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
+from decurion_ledger.errors import StaleLeader
 from decurion_worker.driver import Driver
+from decurion_worker.errors import RunExists
 from decurion_worker.executors import LocalExecutor
 from decurion_worker.opening import OpenRequest
 from decurion_worker.runner import RunnerSettings
@@ -274,3 +277,124 @@ async def test_two_thousand_branches_need_few_segments() -> None:
         session = await bench.run(map_reduce(), {"n": 2000})
         assert session.engine.output == {"sum": 2000 * 2000}
         assert session.facts.slot < 200
+
+
+def _failing() -> CompiledGraph:
+    """A map that tolerates the failure of one of its items."""
+    one = scope(
+        code("first", "return {'n': 10 // item}", item="input.item"),
+        code("second", "return {'n': n + 1}", n="nodes.first.output.n"),
+        output={"n": path("nodes.second.output.n")},
+        inputs=("item",),
+    )
+    root = scope(
+        fan_out("each", "input.items", "one", tolerate=Tolerate(count=1)),
+        output={"out": path("nodes.each.output.items")},
+        inputs=("items",),
+        leaf=False,
+    )
+    return graph(root, one=one)
+
+
+async def test_a_run_with_a_tolerated_failure_is_finished_to_the_same_state_after_any_record() -> None:
+    whole, log = await done(_failing(), {"items": [1, 0, 5]})
+    body = [r for r in log if r.type not in ("genesis", "fence", "close")]
+    for cut in range(len(body) + 1):
+        store = open_store(f"memory://failing-{next(_stores)}")
+        await _begin(store, log[0], body[:cut])
+        async with Bench(store=store) as bench:
+            session = await bench.run(None, epoch=1)
+            again = await bench.log()
+            assert await verify(store, "run-1") == []
+        assert session.facts.state_hash == whole.facts.state_hash, f"cut after {cut} records"
+        paths = Counter(r.path for r in again if r.core is not None and r.type != "genesis")
+        assert max(paths.values()) == 1, f"cut after {cut} records"
+
+
+def _endless() -> CompiledGraph:
+    one = scope(code("wait", "while True:\n    pass", n="input.item"), output={}, inputs=("item",))
+    return graph(scope(fan_out("each", "input.items", "one"), output={}, inputs=("items",), leaf=False), one=one)
+
+
+async def _working(session: RunSession, leases: int) -> None:
+    async with asyncio.timeout(20):
+        while len(session.leases) < leases:
+            await asyncio.sleep(0.01)
+
+
+async def test_cancelling_one_run_leaves_its_neighbour_alone() -> None:
+    async with Bench() as bench:
+        stopped = await bench.driver.open_run(OpenRequest(run="a", name="a", graph=_endless(), input={"items": [1]}))
+        await _working(stopped, 1)
+        kept = await bench.driver.open_run(OpenRequest(run="b", name="b", graph=map_reduce(), input={"n": 500}))
+        bench.driver.cancel("a", "Cancel")
+        async with asyncio.timeout(60):
+            await kept.ended.wait()
+            await stopped.ended.wait()
+        assert kept.projection()["phase"] == "Succeeded"
+        assert stopped.projection()["phase"] == "Cancelled"
+
+
+async def test_a_run_that_is_let_go_leaves_nothing_behind_on_its_runner() -> None:
+    async with Bench() as bench:
+        request = OpenRequest(run="a", name="a", graph=_endless(), input={"items": [1, 2]}, leader_epoch=1)
+        session = await bench.driver.open_run(request)
+        await _working(session, 2)
+        await session.stop("let go")
+        runner = next(iter(bench.executor._runners.values()))
+        async with asyncio.timeout(20):
+            while runner._tasks or runner._runs:
+                await asyncio.sleep(0.01)
+        assert runner._unacked == 0
+
+
+async def test_only_the_cluster_of_a_run_can_orphan_it_and_only_its_leader() -> None:
+    async with Bench() as bench:
+        request = OpenRequest(run="a", name="a", graph=_endless(), input={"items": [1]}, leader_epoch=5, cluster="mine")
+        session = await bench.driver.open_run(request)
+        for _ in range(3):
+            bench.driver.live("another", [], leader_epoch=9)
+        await _working(session, 1)
+        assert session.engine.cancelled is None
+        with pytest.raises(StaleLeader):
+            await bench.driver.open_run(replace(request, leader_epoch=4))
+        bench.driver.live("mine", [], leader_epoch=5)
+        bench.driver.live("mine", [], leader_epoch=5)
+        async with asyncio.timeout(20):
+            await session.ended.wait()
+        assert session.projection()["phase"] == "Cancelled"
+
+
+async def test_items_that_are_no_list_fail_the_map_and_do_not_poison_its_log() -> None:
+    root = scope(fan_out("each", "input.items", "one"), output={}, inputs=("items",), leaf=False)
+    session, log = await done(graph(root, one=map_reduce().templates["one"]), {"items": 5})
+    assert session.projection()["phase"] == "Failed"
+    assert session.projection()["reason"] == "OutputBroken"
+    assert not [r for r in log if r.type == "scope_opened"]
+
+
+async def test_code_sees_one_order_of_keys_before_and_after_a_resume() -> None:
+    keys = scope(
+        code("keys", "return {'k': list(item)}", item="input.item"),
+        output={"k": path("nodes.keys.output.k")},
+        inputs=("item",),
+    )
+    root = scope(
+        code("plan", "return {'rows': [{'b': 1, 'a': 2}]}"),
+        fan_out("each", "nodes.plan.output.rows", "one"),
+        output={"out": path("nodes.each.output.items")},
+        leaf=False,
+    )
+    session, _ = await done(graph(root, one=keys), {})
+    assert session.engine.output == {"out": [{"k": ["a", "b"]}]}
+
+
+async def test_a_new_run_does_not_take_the_id_of_another() -> None:
+    async with Bench() as bench:
+        await bench.run(map_reduce(), {"n": 1})
+        length = len(await bench.log())
+        with pytest.raises(RunExists):
+            await bench.driver.open_run(
+                OpenRequest(run="run-1", name="g", graph=nested(), input={"rows": []}, must_be_new=True)
+            )
+        assert len(await bench.log()) == length

@@ -16,8 +16,8 @@ from decurion_crds.expressions import ExpressionFailed
 from decurion_ledger import Record
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.engine.environment import environment
-from decurion_worker.engine.scopes import Failure
 from decurion_worker.errors import ExpressionFailure, OutputBroken
+from decurion_worker.failure import Failure
 from decurion_worker.link import WorkItem
 from decurion_worker.nodes import NodeResult, execute
 from decurion_worker.nodes.node import check_output, failure_from
@@ -49,11 +49,11 @@ class Branch:
         self._worker = worker
         done = item.done
         self._now = _Progress(
-            outputs={name: d.output for name, d in done.items()},
+            outputs={name: d.output for name, d in done.items() if d.failure is None},
             cores={name: d.core_hash for name, d in done.items()},
             skipped={name for name, d in done.items() if d.status == "skipped"},
             writes={},
-            failures={},
+            failures={name: d.failure for name, d in done.items() if d.failure is not None},
         )
         for name, d in done.items():
             for channel, value in d.writes:
@@ -67,7 +67,7 @@ class Branch:
         await self._emit(await self._end(first), True)
 
     async def _run_nodes(self) -> None:
-        done = set(self._now.outputs)
+        done = set(self._item.done)
         left = {n.name: sum(a not in done for a in n.after) for n in self._scope.nodes if n.name not in done}
         ready = [self._scope.by_name[name] for name in self._scope.order if left.get(name) == 0]
         running: dict[asyncio.Task[bool], Node] = {}
@@ -179,7 +179,7 @@ async def evaluate_output(
         value = values["$value"] if set(scope.output) == {"$value"} else values
         value = check_output(context, path, scope.output_schema, value)
     except ExpressionFailed as error:
-        failure = failure_from(path, ExpressionFailure(path, error.name, str(error)))
+        failure = failure_from(path, ExpressionFailure(path, error.name, error.message))
     except OutputBroken as error:
         failure = failure_from(path, error)
     return await scope_output_record(

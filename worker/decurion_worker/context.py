@@ -12,16 +12,42 @@ from decurion_crds.expressions import Evaluator
 from decurion_crds.values import Validator
 from decurion_ledger import Store, Values
 from decurion_worker.errors import SecretMissing
-from decurion_worker.models import ChatModel, open_model
+from decurion_worker.models import ChatModel, ChatRequest, ChatResponse, open_model
 from decurion_worker.sources import Sources
 
+UNLIMITED = 4096
+"""Calls at a time to a model without a limit of its own."""
 
-@dataclass(slots=True)
-class Model:
-    """An open model and the part of its concurrency that this runner may use."""
 
-    chat: ChatModel
-    slots: asyncio.Semaphore
+class ModelSlots:
+    """The concurrency of models on one runner, shared by all its runs: one semaphore for each model and limit."""
+
+    def __init__(self) -> None:
+        self._slots: dict[bytes, asyncio.Semaphore] = {}
+
+    def of(self, spec: Mapping[str, Json], runners: int) -> asyncio.Semaphore:
+        """The slots of a model of which `runners` runners may each use an even share, one call at least."""
+        limit = (spec.get("limits") or {}).get("concurrency") or UNLIMITED
+        key = canonical([spec.get("endpoint"), spec.get("model"), spec.get("auth"), limit])
+        found = self._slots.get(key)
+        if found is None:
+            found = self._slots[key] = asyncio.Semaphore(max(1, limit // max(1, runners)))
+        return found
+
+
+class SlottedModel:
+    """A model whose calls wait for a slot; a pause between two tries holds none."""
+
+    def __init__(self, chat: ChatModel, slots: asyncio.Semaphore) -> None:
+        self._chat = chat
+        self._slots = slots
+
+    async def chat(self, request: ChatRequest) -> ChatResponse:
+        async with self._slots:
+            return await self._chat.chat(request)
+
+    async def aclose(self) -> None:
+        await self._chat.aclose()
 
 
 class RunContext:
@@ -42,6 +68,7 @@ class RunContext:
         store: Store,
         sources: Sources,
         evaluator: Evaluator,
+        slots: ModelSlots,
         runners: int = 1,
         secret_patience: float = 30.0,
     ) -> None:
@@ -53,11 +80,12 @@ class RunContext:
         self.values = Values(store, run)
         self.sources = sources
         self.evaluator = evaluator
-        self._runners = max(1, runners)
+        self._slots = slots
+        self._runners = runners
         self._patience = secret_patience
         self._secrets: dict[tuple[str, str], str] = {}
         self._secrets_came = asyncio.Event()
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, SlottedModel] = {}
         self._validators: dict[bytes, Validator] = {}
 
     def scope(self, template: str) -> Scope:
@@ -75,7 +103,7 @@ class RunContext:
         self._secrets.update(values)
         self._secrets_came.set()
 
-    async def model(self, name: str) -> Model:
+    async def model(self, name: str) -> SlottedModel:
         """The model behind the `LLM` resource `name`, opened at first use.
 
         Raises `SecretMissing` when its secret has not come in time.
@@ -89,10 +117,8 @@ class RunContext:
             await self._wait_for(wanted)
         found = self._models.get(name)
         if found is None:
-            limit = (spec.get("limits") or {}).get("concurrency") or 4096
-            slots = asyncio.Semaphore(max(1, limit // self._runners))
             chat = open_model(name, spec, secrets=self._secrets)
-            found = self._models[name] = Model(chat=chat, slots=slots)
+            found = self._models[name] = SlottedModel(chat, self._slots.of(spec, self._runners))
         return found
 
     async def _wait_for(self, wanted: tuple[str, str]) -> None:
@@ -112,7 +138,7 @@ class RunContext:
 
     async def aclose(self) -> None:
         for model in self._models.values():
-            await model.chat.aclose()
+            await model.aclose()
         self._models.clear()
         self._secrets.clear()
 

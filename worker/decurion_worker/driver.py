@@ -16,15 +16,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from decurion_crds.canonical import Json
+from decurion_crds.errors import DecurionError
 from decurion_ledger import Settings as LogSettings
 from decurion_ledger import Store
+from decurion_ledger.errors import StaleLeader
 from decurion_worker.changes import Changes
+from decurion_worker.engine import Task
 from decurion_worker.errors import RunUnknown
 from decurion_worker.link import (
     Acked,
     Alive,
     Beat,
     Begin,
+    Done,
     End,
     FromRunner,
     Joined,
@@ -39,6 +43,7 @@ from decurion_worker.link import (
 from decurion_worker.opening import OpenRequest, open_session
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
+from decurion_worker.supervised import supervised
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +108,13 @@ class Driver:
         self._seats: dict[str, _RunnerSeat] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._missing: dict[str, int] = {}
+        self._leaders: dict[str, int] = {}
         self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._resuming: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._offer_loop()), asyncio.create_task(self._watch())]
+        self._tasks = [supervised(self._offers, "offers"), supervised(self._watch, "leases")]
 
     async def stop(self) -> None:
         """Let go of all runs; their logs say all that is needed to go on."""
@@ -128,25 +135,31 @@ class Driver:
         Raises `BundleMissing`, `StaleLeader`, `BadInput`, `SourceMissing`, or a `StoreError`.
         """
         lock = self._opening.setdefault(request.run, asyncio.Lock())
-        async with lock:
-            held = self.sessions.get(request.run)
-            if held is not None:
-                if request.leader_epoch >= held.leader_epoch:
-                    held.leader_epoch = request.leader_epoch
-                return held
-            session = await open_session(self, request)
-            if session.facts.state_hash is not None:
-                self._keep(session)
-                session.ended.set()
-                return session
-            self.sessions[request.run] = session
-            session.on_changed = self._changed
-            session.on_acked = self._acked
-            session.on_revoked = self._revoked
-            session.on_ended = self._ended
-            session.start()
-            self._changed(session)
+        try:
+            async with lock:
+                return await self._open(request)
+        finally:
+            if not lock.locked():
+                self._opening.pop(request.run, None)
+
+    async def _open(self, request: OpenRequest) -> RunSession:
+        held = self.sessions.get(request.run)
+        if held is not None:
+            held.heed(request.leader_epoch)
+            return held
+        session = await open_session(self, request)
+        if session.facts.state_hash is not None:
+            self._keep(session)
+            session.ended.set()
             return session
+        self.sessions[request.run] = session
+        session.on_changed = self._changed
+        session.on_acked = self._acked
+        session.on_revoked = self._revoked
+        session.on_ended = self._ended
+        session.start()
+        self._changed(session)
+        return session
 
     def projection(self, run: str) -> dict[str, Json]:
         """The latest projection of a run of this driver. Raises `RunUnknown`."""
@@ -164,18 +177,30 @@ class Driver:
             if name in self._seats:
                 self._seats[name].outbox.put(Secrets(run, dict(session.secrets)))
 
-    def cancel(self, run: str, reason: str) -> None:
-        """End a run. A run that has ended stays as it is. Raises `RunUnknown`."""
+    def cancel(self, run: str, reason: str, *, leader_epoch: int | None = None) -> None:
+        """End a run. A run that has ended stays as it is. Raises `RunUnknown`, `StaleLeader`."""
         if run not in self.finished:
-            self._session(run).cancel(reason)
+            session = self._session(run)
+            if leader_epoch is not None:
+                session.heed(leader_epoch)
+            session.cancel(reason)
 
-    def live(self, runs: Sequence[str]) -> None:
-        """The runs that somebody still wants. One that misses two lists in a row is cancelled."""
+    def live(self, cluster: str, runs: Sequence[str], *, leader_epoch: int | None = None) -> None:
+        """The runs of a cluster that it still wants. One of its runs that misses two lists in a row is cancelled.
+
+        Raises `StaleLeader` when a later leader of the cluster spoke before.
+        """
+        if leader_epoch is not None:
+            if leader_epoch < (highest := self._leaders.get(cluster, 0)):
+                raise StaleLeader(cluster, leader_epoch, highest)
+            self._leaders[cluster] = leader_epoch
         wanted = set(runs)
-        for run in list(self.sessions):
+        for run, session in list(self.sessions.items()):
+            if session.cluster != cluster:
+                continue
             self._missing[run] = 0 if run in wanted else self._missing.get(run, 0) + 1
             if self._missing[run] >= 2:
-                self.sessions[run].cancel("Orphaned")
+                session.cancel("Orphaned")
 
     def _session(self, run: str) -> RunSession:
         if run not in self.sessions:
@@ -198,13 +223,13 @@ class Driver:
         for name, ids in leases.items():
             if name in self._seats:
                 self._seats[name].held.get(session.run, set()).difference_update(ids)
-                self._seats[name].outbox.put(Revoked(ids))
+                self._seats[name].outbox.put(Revoked(session.run, ids))
         self._wanted.set()
 
     def _ended(self, session: RunSession, why: str) -> None:
-        self.sessions.pop(session.run, None)
+        if self.sessions.get(session.run) is session:
+            del self.sessions[session.run]
         self._missing.pop(session.run, None)
-        self._opening.pop(session.run, None)
         for seat in self._seats.values():
             seat.held.pop(session.run, None)
             if seat.name in session.known_by:
@@ -299,7 +324,7 @@ class Driver:
         seat.outbox.close()
         log.warning("runner %s is lost: %s", name, why)
         for session in list(self.sessions.values()):
-            session.lose(name)
+            session.lose(name, seat.load)
         self.on_lost(name)
         self._wanted.set()
 
@@ -335,13 +360,13 @@ class Driver:
         """Names of the runners that have joined; the worker in every record is one of them."""
         return sorted(name for name, seat in self._seats.items() if seat.capacity)
 
-    async def _offer_loop(self) -> None:
+    async def _offers(self) -> None:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            await self._offer()
+            self._offer()
 
-    async def _offer(self) -> None:
+    def _offer(self) -> None:
         """Hand out what may run: an even share to each runner that has room, runs in turn."""
         seats = [seat for seat in self._seats.values() if seat.capacity > seat.load]
         if not seats:
@@ -352,42 +377,64 @@ class Driver:
             for session in sorted(self.sessions.values(), key=lambda s: len(s.leases)):
                 if room <= 0:
                     break
-                try:
-                    room -= await self._give(seat, session, room)
-                except Exception as error:
-                    log.exception("a fault in the driver; run %s is let go", session.run)
-                    await session.stop(f"{type(error).__name__}: {error}")
+                room -= self._give(seat, session, room)
 
-    async def _give(self, seat: _RunnerSeat, session: RunSession, room: int) -> int:
-        held = seat.held.setdefault(session.run, set())
+    def _give(self, seat: _RunnerSeat, session: RunSession, room: int) -> int:
+        """Give a runner up to `room` tasks of a run; how many."""
+        given = seat.load
+        keys = {lease.key for lease in session.leases.values() if lease.runner == seat.name}
 
         def fits(key: str) -> bool:
-            suspects = [session.suspects[key]] if key in session.suspects else []
-            suspects += [session.suspects[k] for k in seat_keys if k in session.suspects]
-            if suspects and len(seat_keys) + 1 > min(s.share for s in suspects):
+            nonlocal given
+            suspects = [session.suspects[k] for k in (key, *keys) if k in session.suspects] if session.suspects else []
+            if suspects and given + 1 > min(s.share for s in suspects):
                 return False
-            seat_keys.add(key)
+            keys.add(key)
+            given += 1
             return True
 
-        seat_keys = {lease.key for lease in session.leases.values() if lease.runner == seat.name}
         tasks = session.take(room, seat.name, room=fits)
-        items = [await session.item(task, seat.name) for task in tasks]
-        if not items:
-            return 0
+        begun = [task for task in tasks if task.done]
+        self._send(seat, session, [(task, {}) for task in tasks if not task.done])
+        if begun:
+            # What they did before is read from the store, which may take its time: nobody waits for that here.
+            resuming = asyncio.get_running_loop().create_task(self._resume(seat, session, begun))
+            self._resuming.add(resuming)
+            resuming.add_done_callback(self._resuming.discard)
+        return len(tasks)
+
+    async def _resume(self, seat: _RunnerSeat, session: RunSession, tasks: list[Task]) -> None:
+        try:
+            loaded = [(task, await session.done(task)) for task in tasks]
+        except DecurionError as error:
+            await session.stop(f"{type(error).__name__}: {error}")
+            return
+        if self.sessions.get(session.run) is not session:
+            return
+        if self._seats.get(seat.name) is not seat:
+            session.give_back(tasks)
+            self._wanted.set()
+            return
+        self._send(seat, session, loaded)
+
+    def _send(self, seat: _RunnerSeat, session: RunSession, loaded: Sequence[tuple[Task, Mapping[str, Done]]]) -> None:
+        if not loaded:
+            return
+        items = [session.item(task, seat.name, done) for task, done in loaded]
         if seat.name not in session.known_by:
             session.known_by.add(seat.name)
-            seat.outbox.put(
-                Begin(
-                    run=session.run,
-                    graph=session.graph,
-                    seed=session.seed,
-                    clock=session.clock,
-                    facts=session.engine.facts,
-                    runners=max(1, len(self._seats)),
-                )
-            )
+            seat.outbox.put(self._begin(session))
             if session.secrets:
                 seat.outbox.put(Secrets(session.run, dict(session.secrets)))
-        held.update(item.lease for item in items)
+        seat.held.setdefault(session.run, set()).update(item.lease for item in items)
         seat.outbox.put(Work(items))
-        return len(items)
+
+    def _begin(self, session: RunSession) -> Begin:
+        return Begin(
+            run=session.run,
+            graph=session.graph,
+            seed=session.seed,
+            clock=session.clock,
+            facts=session.engine.facts,
+            runners=max(1, len(self._seats)),
+        )

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from decurion_crds.canonical import Json
 from decurion_worker.bundles import parse_bundle, put_bundle
 from decurion_worker.driver import Driver
 from decurion_worker.errors import BadInput, DriverUnknown
 from decurion_worker.opening import OpenRequest
+
+MAX_EPOCH = 2**53 - 1
 
 
 class DriverCalls:
@@ -39,16 +45,13 @@ class DriverCalls:
         self._driver.give_secrets(run, {(name, key): value for (name, key), value in pairs.items()})
 
     async def control(self, run: str, body: Mapping[str, Json]) -> None:
-        if body.get("cancel") != "Cancel":
-            raise BadInput([f"cancel: {body.get('cancel')!r} is not known; it can be Cancel"])
-        self._driver.cancel(run, "Cancel")
+        parsed = _parse(_Control, body)
+        self._driver.cancel(run, parsed.cancel, leader_epoch=parsed.leaderEpoch)
 
     async def live(self, driver: str, body: Mapping[str, Json]) -> None:
         self._check(driver)
-        uids = body.get("uids")
-        if not isinstance(uids, list):
-            raise BadInput(["uids: a list of run uids is due"])
-        self._driver.live([str(uid) for uid in uids])
+        parsed = _parse(_Live, body)
+        self._driver.live(parsed.cluster, parsed.uids, leader_epoch=parsed.leaderEpoch)
 
     async def list(self) -> list[dict[str, Json]]:
         driver = self._driver
@@ -75,16 +78,68 @@ class DriverCalls:
             raise DriverUnknown(driver)
 
 
+class _Source(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    uri: str
+
+
+class _Open(BaseModel):
+    """The body of `POST /runs`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+    uid: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    namespace: str = ""
+    digest: str = ""
+    input: Any = None
+    inputFrom: _Source | None = None
+    leaderEpoch: int = Field(0, ge=0, le=MAX_EPOCH)
+    cluster: str = ""
+    scheduledAt: str = ""
+    seed: str = ""
+
+
+class _Live(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+    uids: list[str]
+    cluster: str = ""
+    leaderEpoch: int | None = Field(None, ge=0, le=MAX_EPOCH)
+
+
+class _Control(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+    cancel: Literal["Cancel"]
+    leaderEpoch: int | None = Field(None, ge=0, le=MAX_EPOCH)
+
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def _parse(kind: type[T], body: Mapping[str, Json]) -> T:
+    try:
+        return kind.model_validate(dict(body))
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)]
+        raise BadInput(faults) from None
+
+
 def open_request(body: Mapping[str, Json]) -> OpenRequest:
-    source = body.get("inputFrom") or {}
+    """The request in a body. Raises `BadInput` with every fault."""
+    parsed = _parse(_Open, body)
+    if parsed.scheduledAt:
+        try:
+            datetime.fromisoformat(parsed.scheduledAt)
+        except ValueError:
+            raise BadInput([f"scheduledAt: {parsed.scheduledAt!r} is no time; write RFC 3339"]) from None
     return OpenRequest(
-        run=body["uid"],
-        name=body["name"],
-        namespace=body.get("namespace") or "",
-        digest=body.get("digest") or "",
-        input=body.get("input"),
-        input_uri=source.get("uri") or "",
-        leader_epoch=int(body.get("leaderEpoch") or 0),
-        scheduled_at=body.get("scheduledAt") or "",
-        seed=body.get("seed") or "",
+        run=parsed.uid,
+        name=parsed.name,
+        namespace=parsed.namespace,
+        digest=parsed.digest,
+        input=parsed.input,
+        input_uri=parsed.inputFrom.uri if parsed.inputFrom else "",
+        leader_epoch=parsed.leaderEpoch,
+        cluster=parsed.cluster,
+        scheduled_at=parsed.scheduledAt,
+        seed=parsed.seed,
     )

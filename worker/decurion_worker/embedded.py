@@ -52,7 +52,7 @@ async def run_embedded(
         "driver-0",
         store=store,
         ledger_uri=ledger,
-        sources=Sources(open_store, files=True, base=base),
+        sources=Sources(open_store, files=True, base=base, ledger=ledger),
         settings=settings,
     )
     executor = LocalExecutor(RunnerSettings(branches=branches))

@@ -30,6 +30,8 @@ DecurionError                      (decurion_crds.errors)
     ├── BadInput                   (also InputError) what the caller sent cannot be used
     ├── BundleInvalid              (also InputError) a compiled graph is none, or not the one that was named
     ├── BundleMissing              no compiled graph of that digest is stored
+    ├── CannotListen               the ingress cannot have its address
+    ├── RunExists                  (also InputError) a new run has the id of one that the ledger holds
     ├── RunUnknown                 this driver has no such run
     ├── DriverUnknown              there is no such driver
     ├── DriverUnavailable          the driver does not answer now
@@ -326,6 +328,22 @@ class BundleMissing(ServiceError):
     def __init__(self, digest: str) -> None:
         super().__init__(f"bundle {digest}: the pool does not hold it; send it to /bundles/{digest} first")
         self.digest = digest
+
+
+class RunExists(ServiceError, InputError):
+    """A run that is to be new has the id of one that the ledger holds."""
+
+    def __init__(self, run: str, ledger: str) -> None:
+        super().__init__(f"run {run} is in {ledger} already; go on with --resume {run}, or choose another id")
+        self.run = run
+
+
+class CannotListen(ServiceError):
+    """The ingress cannot have its address."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(f"{host} port {port} cannot be listened on: {reason}; choose another --host or --port")
+        self.host, self.port = host, port
 
 
 class RunUnknown(ServiceError):

@@ -24,17 +24,19 @@ from typing import Any, Literal, Protocol, TypeAlias
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
+from decurion_worker.failure import Failure
 
 ItemKind = Literal["node", "branch", "output", "writes"]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A node of a branch that is already committed: what a later node of the same branch needs of it."""
+    """A node of a branch that is already committed: what the rest of the branch needs of it."""
 
-    status: Literal["ok", "skipped"]
+    status: Literal["ok", "skipped", "failed"]
     output: Json
     core_hash: str
+    failure: Failure | None = None
     writes: tuple[tuple[str, Json], ...] = ()
 
 
@@ -59,7 +61,6 @@ class WorkItem:
     parents: tuple[tuple[str, str], ...] = ()
     skip: bool = False
     done: Mapping[str, Done] = field(default_factory=dict)
-    attempts: int = 0
 
 
 # ---- driver → runner
@@ -100,8 +101,9 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """These leases are no longer the runner's: it stops their work; their records are refused."""
+    """These leases of a run are no longer the runner's: it stops their work; their records are refused."""
 
+    run: str
     leases: Sequence[str]
 
 

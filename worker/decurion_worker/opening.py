@@ -15,11 +15,11 @@ import orjson
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.values import OutputMismatch, Validator, ValueRefused, normalise
-from decurion_ledger import LogWriter, Opened, Record, Values
+from decurion_ledger import LogWriter, Opened, Record, Values, read_log
 from decurion_ledger.errors import RunNotFound
 from decurion_worker.bundles import get_bundle
 from decurion_worker.engine import Engine
-from decurion_worker.errors import BadInput
+from decurion_worker.errors import BadInput, RunExists
 from decurion_worker.projection import RunFacts
 from decurion_worker.records import genesis_record
 from decurion_worker.session import RunSession
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class OpenRequest:
     """What is needed to open a run. `graph` may stand for a stored bundle; `input_uri` for `input`.
 
-    `leader_epoch` orders those who open a run; `take_over` raises it above the log's. Without `graph` and `digest` the
-    run must exist.
+    `leader_epoch` orders those who open a run; `take_over` raises it above the log's. `cluster` is whose live list the
+    run is on. Without `graph` and `digest` the run must exist; with `must_be_new` it must not.
     """
 
     run: str
@@ -45,6 +45,8 @@ class OpenRequest:
     input_uri: str = ""
     leader_epoch: int = 0
     take_over: bool = False
+    cluster: str = ""
+    must_be_new: bool = False
     scheduled_at: str = ""
     seed: str = ""
 
@@ -65,6 +67,8 @@ async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
             settings=driver.settings.log,
         )
 
+    if request.must_be_new and await _exists(driver, request.run):
+        raise RunExists(request.run, driver.ledger_uri)
     try:
         opened = await attempt(None)
     except RunNotFound:
@@ -73,6 +77,15 @@ async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
     stalled.session = session
     await session.replay(opened.records)
     return session
+
+
+async def _exists(driver: Driver, run: str) -> bool:
+    try:
+        async for _ in read_log(driver.store, run):
+            return True
+    except RunNotFound:
+        return False
+    return False
 
 
 class _Stalled:
@@ -161,7 +174,8 @@ async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunS
         seed=core["seed"],
         clock=_clock(genesis.envelope["facts"]["scheduledAt"]),
     )
-    session.leader_epoch = request.leader_epoch
+    session.leader_epoch = max(request.leader_epoch, opened.leader_epoch)
+    session.cluster = request.cluster
     return session
 
 

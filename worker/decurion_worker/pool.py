@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from decurion_worker.driver import Driver
 from decurion_worker.executors.port import Executor
+from decurion_worker.supervised import supervised
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Pool:
         await self._executor.start(self.driver)
         await self._executor.scale(self._settings.min_runners)
         if self._settings.max_runners > self._settings.min_runners:
-            self._scaling = asyncio.create_task(self._scale())
+            self._scaling = supervised(self._scale, "scale")
 
     async def stop(self) -> None:
         if self._scaling is not None:

@@ -14,7 +14,8 @@ from decurion_crds.compiled import CompiledGraph, Schema
 from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import Execution
-from decurion_worker.engine.scopes import Failure, MapState
+from decurion_worker.engine.scopes import MapState
+from decurion_worker.failure import Failure
 from decurion_worker.nodes import NodeResult
 
 Parents = Sequence[tuple[str, str]]

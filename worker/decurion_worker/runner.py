@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from decurion_crds.canonical import Json
-from decurion_crds.expressions import Evaluator
+from decurion_crds.expressions import Evaluator, ExpressionFailed
 from decurion_ledger import Record, Store
 from decurion_worker.branch import Branch, evaluate_output
-from decurion_worker.context import Execution, RunContext
-from decurion_worker.engine.scopes import Failure
-from decurion_worker.errors import WorkError
+from decurion_worker.context import Execution, ModelSlots, RunContext
+from decurion_worker.errors import ExpressionFailure, WorkError
 from decurion_worker.link import (
     Acked,
     Alive,
@@ -46,7 +45,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunnerSettings:
-    """`branches`: items held at once. `window`: records of one item, `credit`: bytes of all, sent and not yet durable.
+    """`branches`: items held at once. `window`: records of one item, `credit`: bytes of all (by estimate), sent and not
+    yet durable.
 
     `beat` and `silence` are seconds: how often it says that it lives, and how long it works without a word from its
     driver. `processes` are interpreter processes.
@@ -67,6 +67,7 @@ class _RunState:
     acked: int = 0
     waiters: deque[tuple[int, asyncio.Future[None]]] = field(default_factory=deque)
     sizes: deque[tuple[int, int]] = field(default_factory=deque)
+    ended: bool = False
 
 
 class Runner:
@@ -92,7 +93,7 @@ class Runner:
         self._settings = settings
         self._on_end = on_end
         self._runs: dict[str, _RunState] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._seen = 0
         self._unacked = 0
         self._heard = 0.0
@@ -101,6 +102,8 @@ class Runner:
         self._evaluator = Evaluator(processes=settings.processes)
         self._beating: asyncio.Task[None] | None = None
         self._ended = False
+        self._closing: asyncio.Task[None] | None = None
+        self._slots = ModelSlots()
 
         async def send(seq: int, messages: list[FromRunner]) -> bool:
             return await driver.submit(name, incarnation, seq, messages)
@@ -131,7 +134,7 @@ class Runner:
         match message:
             case Work(items):
                 for item in items:
-                    self._tasks[item.lease] = asyncio.create_task(self._work(item))
+                    self._tasks[item.run, item.lease] = asyncio.create_task(self._work(item))
             case Acked(run, through):
                 self._acked(run, through)
             case Begin():
@@ -139,9 +142,9 @@ class Runner:
             case Secrets(run, values):
                 if run in self._runs:
                     self._runs[run].context.give_secrets(values)
-            case Revoked(leases):
+            case Revoked(run, leases):
                 for lease in leases:
-                    self._cancel(lease)
+                    self._cancel((run, lease))
             case End(run):
                 self._drop_run(run)
             case Alive():
@@ -159,6 +162,7 @@ class Runner:
             store=self._store,
             sources=self._sources,
             evaluator=self._evaluator,
+            slots=self._slots,
             runners=begin.runners,
         )
         self._runs[begin.run] = _RunState(context)
@@ -183,7 +187,7 @@ class Runner:
             log.exception("item %s of run %s broke its runner", item.scope or item.node, item.run)
             self._end("a fault in the runner")
         finally:
-            self._tasks.pop(item.lease, None)
+            self._tasks.pop((item.run, item.lease), None)
 
     async def _work_node(self, context: RunContext, item: WorkItem, emit: _Emitter) -> None:
         envelope: dict[str, Json] = {"lease": item.lease, "worker": self.name}
@@ -206,9 +210,11 @@ class Runner:
 
     async def emit(self, run: _RunState, item: WorkItem, record: Record, last: bool) -> int:
         """Queue a record for the driver; waits while the runner's credit is used up."""
-        while self._unacked > self._settings.credit:
+        while self._unacked > self._settings.credit and not run.ended:
             self._room.clear()
             await self._room.wait()
+        if run.ended:
+            raise asyncio.CancelledError
         run.sent += 1
         size = _size(record)
         self._unacked += size
@@ -242,10 +248,15 @@ class Runner:
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
+        last = loop.time()
         while not self._ended:
             await asyncio.sleep(self._settings.beat)
             self._outbox.put(Beat())
-            if loop.time() - self._heard > self._settings.silence:
+            now = loop.time()
+            if now - last > self._settings.beat + 2.0:
+                self._heard = now  # this process slept or starved: that is no silence of the driver's
+            last = now
+            if now - self._heard > self._settings.silence:
                 self._lost_driver(f"no word from the driver for {self._settings.silence:.0f} s")
 
     def _lost_driver(self, why: str) -> None:
@@ -256,23 +267,28 @@ class Runner:
             return
         self._ended = True
         log.info("runner %s ends: %s", self.name, why)
-        for lease in list(self._tasks):
-            self._cancel(lease)
+        for key in list(self._tasks):
+            self._cancel(key)
         self._outbox.close()
         self._on_end(self.name)
 
-    def _cancel(self, lease: str) -> None:
-        task = self._tasks.pop(lease, None)
+    def _cancel(self, key: tuple[str, str]) -> None:
+        task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()
 
     def _drop_run(self, name: str) -> None:
+        """Stop the run's items with it: another driver may own them, and nothing acknowledges their records."""
         run = self._runs.pop(name, None)
-        if run is not None:
-            for _, size in run.sizes:
-                self._unacked -= size
-            self._room.set()
-            asyncio.get_running_loop().create_task(run.context.aclose())
+        if run is None:
+            return
+        for key in [key for key in self._tasks if key[0] == name]:
+            self._cancel(key)
+        self._unacked -= sum(size for _, size in run.sizes)
+        run.sizes.clear()
+        run.ended = True
+        self._room.set()
+        self._closing = asyncio.get_running_loop().create_task(run.context.aclose())
 
     async def stop(self) -> None:
         """End the runner and everything it holds."""
@@ -308,8 +324,10 @@ async def _writes(execution: Execution, item: WorkItem) -> NodeResult:
     try:
         return NodeResult("ok", output=output, writes=await written(execution, item.env, output))
     except WorkError as error:
-        failure: Failure = failure_from(execution.path, error)
-        return NodeResult("failed", failure=failure)
+        return NodeResult("failed", failure=failure_from(execution.path, error))
+    except ExpressionFailed as error:
+        wrapped = ExpressionFailure(execution.path, error.name, error.message)
+        return NodeResult("failed", failure=failure_from(execution.path, wrapped))
 
 
 def _size(record: Record) -> int:

@@ -29,6 +29,7 @@ from decurion_worker.errors import (
     BadInput,
     BundleInvalid,
     BundleMissing,
+    CannotListen,
     DriverUnavailable,
     DriverUnknown,
     RunUnknown,
@@ -121,11 +122,7 @@ class _Calls:
         return Response(status_code=204)
 
     async def open(self, request: Request) -> Response:
-        body = await _object(request)
-        for name in ("uid", "name"):
-            if not isinstance(body.get(name), str) or not body[name]:
-                raise BadInput([f"{name}: a run needs one; send a non-empty string"])
-        return _json(await self._drivers.open(body))
+        return _json(await self._drivers.open(await _object(request)))
 
     async def secrets(self, request: Request) -> Response:
         body = await _object(request)
@@ -210,7 +207,10 @@ class _Server(uvicorn.Server):
 
 async def serve(app: Starlette, *, host: str, port: int, ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Serve until `stop` is set. `ready` is told the URL once the socket listens (port 0 takes a free one)."""
-    listening = socket.create_server((host, port), backlog=1024)
+    try:
+        listening = socket.create_server((host, port), backlog=1024)
+    except OSError as error:
+        raise CannotListen(host, port, error.strerror or str(error)) from error
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2)
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))

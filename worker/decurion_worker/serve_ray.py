@@ -36,6 +36,7 @@ from decurion_worker.executors.ray import NAMESPACE, RayExecutor, RayRunnerSetti
 from decurion_worker.link import FromRunner
 from decurion_worker.pool import Pool, PoolSettings
 from decurion_worker.sources import Sources
+from decurion_worker.supervised import supervised
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class _DriverActor:
                     config.name,
                     store=open_store(config.ledger),
                     ledger_uri=config.ledger,
-                    sources=Sources(open_store, files=False),
+                    sources=Sources(open_store, files=False, ledger=config.ledger),
                     settings=config.driver,
                 )
                 me = ray.get_runtime_context().current_actor
@@ -169,7 +170,7 @@ class RayDrivers:
             get_if_exists=True,
         ).remote(self._config)
         await self._call("list")
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = supervised(self._watch, "pings")
 
     async def stop(self) -> None:
         if self._watching is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ from decurion_ledger import (
     vhash,
 )
 from decurion_ledger import core_hash as hash_core
-from decurion_ledger.errors import Fenced, LedgerError, StoreUnknown
+from decurion_ledger.errors import Fenced, LedgerError, StaleLeader, StoreUnknown
 from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task, failure_of
 from decurion_worker.errors import RunnerLost
 from decurion_worker.link import Done, Submitted, WorkItem
@@ -39,6 +40,8 @@ from decurion_worker.records import build, join_record, schema_hash
 
 log = logging.getLogger(__name__)
 
+REFUSALS = 3
+"""An item whose record was refused this many times is given up: it would run, and cost, for ever."""
 LONE_STRIKES = 3
 """An item that was alone on its runner this many times when the runner was lost is given up."""
 
@@ -100,6 +103,7 @@ class RunSession:
         self.ended = asyncio.Event()
         self.why = ""
         self.leader_epoch = 0
+        self.cluster = ""
         self._writer: LogWriter = opened.writer
         self._epoch = opened.epoch
         self._values = values
@@ -110,7 +114,8 @@ class RunSession:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._validators = _validators(graph)
-        self._acks: dict[str, int] = {}
+        self._refusals: Counter[str] = Counter()
+        self._failing: set[asyncio.Task[None]] = set()
         self.on_changed: Callable[[RunSession], None] = lambda session: None
         self.on_acked: Callable[[RunSession, Mapping[str, int]], None] = lambda session, acks: None
         self.on_revoked: Callable[[RunSession, Mapping[str, list[str]]], None] = lambda session, leases: None
@@ -142,14 +147,29 @@ class RunSession:
                 kept.append(task)
             else:
                 self.engine.give_back(task.key)
+        self._wake_if_due()
         return kept
 
-    async def item(self, task: Task, runner: str) -> WorkItem:
+    def give_back(self, tasks: Iterable[Task]) -> None:
+        """Tasks that were taken and reached no runner."""
+        for task in tasks:
+            self.engine.give_back(task.key)
+        self._wake_if_due()
+
+    def _wake_if_due(self) -> None:
+        """Taking and giving back can end scopes: their records are due without anything having been committed."""
+        if self.engine.deciding:
+            self._wake.set()
+
+    async def done(self, task: Task) -> dict[str, Done]:
+        """What is committed of a branch, its values loaded."""
+        return {name: await self._done(record) for name, record in task.done.items()}
+
+    def item(self, task: Task, runner: str, done: Mapping[str, Done]) -> WorkItem:
         """A work item under a fresh lease held by `runner`."""
         self._lease_count += 1
         lease = Lease(f"{self._epoch}.{self._lease_count}", task.key, runner)
         self.leases[lease.id] = lease
-        done = {name: await self._done(record) for name, record in task.done.items()}
         return WorkItem(
             run=self.run,
             lease=lease.id,
@@ -163,11 +183,13 @@ class RunSession:
             done=done,
         )
 
-    def lose(self, runner: str) -> None:
-        """A runner is gone: what it held may be taken by another, once that is in the log."""
+    def lose(self, runner: str, beside: int) -> None:
+        """A runner is gone: what it held may be taken by another, once that is in the log.
+
+        `beside` is how many items it held of all runs: one that was alone on it is under suspicion.
+        """
         held = [lease for lease in self.leases.values() if lease.runner == runner]
         self.known_by.discard(runner)
-        self._acks.pop(runner, None)
         self._inbox.submitted = [(name, s) for name, s in self._inbox.submitted if name != runner]
         for lease in held:
             del self.leases[lease.id]
@@ -175,13 +197,19 @@ class RunSession:
                 "run": self.run,
                 "lease": lease.id,
                 "worker": runner,
-                "held": len(held),
+                "held": beside,
                 "at": self._stamp(),
             }
             self._inbox.own.append(
                 Record(type="lease_lost", path=lease.key, core=None, envelope=envelope, core_hash="")
             )
         self._wake.set()
+
+    def heed(self, leader_epoch: int) -> None:
+        """A leader speaks. Raises `StaleLeader` when a later one spoke before."""
+        if leader_epoch < self.leader_epoch:
+            raise StaleLeader(self.run, leader_epoch, self.leader_epoch)
+        self.leader_epoch = leader_epoch
 
     def projection(self) -> dict[str, Json]:
         return project(self.engine, self.facts)
@@ -220,10 +248,10 @@ class RunSession:
         inbox, self._inbox = self._inbox, _Inbox()
         records, acks, refused = self._check(inbox.submitted)
         records.extend(inbox.own)
-        closing: Record | None = None
+        close: Close | None = None
         for decision in self.engine.decide():
             if isinstance(decision, Close):
-                closing = self._closing(decision)
+                close = decision
             else:
                 records.append(await self._decided(decision))
         if records:
@@ -234,17 +262,16 @@ class RunSession:
             for record in records:
                 await self._apply(record)
             await self._still_mine(written)
-        if closing is not None:
-            await self._close(closing)
-        for runner, through in acks.items():
-            self._acks[runner] = max(through, self._acks.get(runner, 0))
+        if close is not None:
+            # After what was written beside it: the state that the record names is that of all records before it.
+            await self._close(self._closing(close))
         if acks:
             self.on_acked(self, acks)
         if refused:
             self.on_revoked(self, refused)
-        if records or closing:
+        if records or close:
             self.on_changed(self)
-        return bool(records) or closing is not None
+        return bool(records) or close is not None
 
     async def _append(self, records: list[Record]) -> int:
         """Write records; a store that does not answer is shown on the run meanwhile, and waited for."""
@@ -294,6 +321,8 @@ class RunSession:
         void: set[str] = set()
         paths: set[str] = set()
         for runner, one in submitted:
+            if not one.lease.startswith(f"{self._epoch}."):
+                continue  # said to an earlier owner of the run: its numbers are not ours
             acks[runner] = max(one.seq, acks.get(runner, 0))
             lease = self.leases.get(one.lease)
             if lease is None or lease.runner != runner or one.lease in void:
@@ -305,7 +334,7 @@ class RunSession:
                 log.error("run %s: a record of %s at %s is refused: %s", self.run, runner, one.record.path, why)
                 void.add(one.lease)
                 refused.setdefault(runner, []).append(one.lease)
-                self._release(one.lease)
+                self._release(one.lease, why)
                 continue
             if one.record.core is not None:
                 paths.add(one.record.path)
@@ -345,10 +374,17 @@ class RunSession:
             return str(error)
         return None
 
-    def _release(self, lease_id: str) -> None:
+    def _release(self, lease_id: str, why: str) -> None:
+        """An item whose record was refused: offered again, given up when that happens again and again."""
         lease = self.leases.pop(lease_id, None)
-        if lease is not None:
+        if lease is None:
+            return
+        self._refusals[lease.key] += 1
+        if self._refusals[lease.key] >= REFUSALS:
+            self._give_up(lease.key, Failure(lease.key, "Terminal", "RecordRefused", f"its record is refused: {why}"))
+        else:
             self.engine.give_back(lease.key)
+            self._wake_if_due()
 
     # ------------------------------------------------------------------ what is durable
 
@@ -381,13 +417,21 @@ class RunSession:
         delta = core["delta"]
         output = await self._values.unpack(record.envelope, delta) if delta is not None else None
         writes = [(name, await self._values.unpack(record.envelope, h)) for name, h in core["writes"]]
-        status: Literal["ok", "skipped"] = "skipped" if record.type == "skip" else "ok"
-        return Done(status=status, output=output, core_hash=record.core_hash, writes=tuple(writes))
+        failure = failure_of(record)
+        status: Literal["ok", "skipped", "failed"] = "skipped" if record.type == "skip" else "ok"
+        return Done(
+            status="failed" if failure else status,
+            output=output,
+            core_hash=record.core_hash,
+            failure=failure,
+            writes=tuple(writes),
+        )
 
     def _lost(self, record: Record) -> None:
         """A lost item: offered again with fewer neighbours, given up when it was alone too often."""
         if self._suspect(record).strikes >= LONE_STRIKES:
-            self._give_up(record.path)
+            lost = RunnerLost(record.path, LONE_STRIKES)
+            self._give_up(record.path, Failure(record.path, lost.klass, lost.code, str(lost)))
         else:
             self.engine.give_back(record.path)
 
@@ -399,13 +443,13 @@ class RunSession:
         self.suspects[record.path] = after
         return after
 
-    def _give_up(self, key: str) -> None:
+    def _give_up(self, key: str, failure: Failure) -> None:
         task = self.engine.out.get(key)
         if task is None:
             return
-        lost = RunnerLost(key, LONE_STRIKES)
-        failure = Failure(key, lost.klass, lost.code, str(lost))
-        asyncio.get_running_loop().create_task(self._fail(task, failure))
+        failing = asyncio.get_running_loop().create_task(self._fail(task, failure))
+        self._failing.add(failing)
+        failing.add_done_callback(self._failing.discard)
 
     async def _fail(self, task: Task, failure: Failure) -> None:
         path = f"{task.scope}!output" if task.kind == "branch" else task.key.removesuffix("!writes")
@@ -461,7 +505,7 @@ class RunSession:
 
     def _closing(self, close: Close) -> Record:
         channels = {name: vhash(value) for name, value in self.engine.channels().items()}
-        state = final_state_hash(self.engine.cores.items(), channels, close.output_hash)
+        state = final_state_hash(self.engine.results(), channels, close.output_hash)
         envelope: dict[str, Json] = {
             "run": self.run,
             "outcome": close.outcome,
@@ -472,7 +516,7 @@ class RunSession:
         }
         if close.failure is not None:
             self.facts.reason = close.failure.code
-            self.facts.message = f"{close.failure.path}: {close.failure.message}"
+            self.facts.message = _placed(close.failure.path, close.failure.message)
             envelope["failure"] = {
                 "path": close.failure.path,
                 "class": close.failure.klass,
@@ -523,7 +567,12 @@ class RunSession:
         self.facts.finished_at = record.envelope["at"]
         if failed := record.envelope.get("failure"):
             self.facts.reason = failed["code"]
-            self.facts.message = f"{failed['path']}: {failed['message']}"
+            self.facts.message = _placed(failed["path"], failed["message"])
+
+
+def _placed(path: str, message: str) -> str:
+    """`message` with its place in front, once."""
+    return message if message.startswith(path) else f"{path}: {message}"
 
 
 def _validators(graph: CompiledGraph) -> dict[str, Validator]:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from decurion_crds.canonical import Json
+from decurion_crds.errors import InputError
 from decurion_ledger import Store
-from decurion_ledger.errors import NotFound
+from decurion_ledger.errors import AccessDenied, BucketMissing, NotFound
 from decurion_worker.errors import SourceMissing, SourceRefused
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -18,22 +20,30 @@ MAX_BYTES = 256 * 1024 * 1024
 class Sources:
     """Reads by URI. `opener` opens the store of a bucket with the pool's credentials; `files` allows local paths.
 
-    `base` is the folder that relative paths start from.
+    `base` is the folder that relative paths start from. Nothing under `ledger` is read: it holds other people's runs.
     """
 
-    def __init__(self, opener: Callable[[str], Store], *, files: bool, base: Path | None = None) -> None:
+    def __init__(
+        self, opener: Callable[[str], Store], *, files: bool, base: Path | None = None, ledger: str = ""
+    ) -> None:
         self._opener = opener
+        self._ledger = ledger.rstrip("/")
         self._files = files
         self._base = base or Path.cwd()
         self._stores: dict[str, Store] = {}
 
-    async def read(self, uri: str) -> bytes:
+    async def read(self, uri: Json) -> bytes:
         """The bytes of one object or file.
 
         Raises `SourceMissing` when there is none, `SourceRefused` for a place this runner may not read or a scheme it
-        does not know.
+        does not know, `StoreError` when the store does not answer.
         """
-        parts = urlsplit(uri)
+        if not isinstance(uri, str):
+            raise SourceRefused(repr(uri)[:100], "an address is a text, such as s3://bucket/key")
+        try:
+            parts = urlsplit(uri)
+        except ValueError as error:
+            raise SourceRefused(uri, f"it is no address ({error})") from error
         if parts.scheme in ("", "file"):
             return await self._file(uri, Path(unquote(parts.path) if parts.scheme else uri))
         if parts.scheme in ("s3", "memory"):
@@ -54,15 +64,24 @@ class Sources:
             raise SourceRefused(uri, f"it cannot be read: {error.strerror}") from error
 
     async def _object(self, uri: str, root: str, key: str) -> bytes:
-        if root not in self._stores:
-            self._stores[root] = self._opener(root)
+        if self._ledger and (uri == self._ledger or uri.startswith(f"{self._ledger}/")):
+            raise SourceRefused(uri, "it is inside the ledger; put inputs under a prefix of their own")
         try:
+            if root not in self._stores:
+                self._stores[root] = self._opener(root)
+            found = await self._stores[root].head(key)
+            if found.size > MAX_BYTES:
+                raise SourceRefused(uri, f"it has {found.size} bytes, more than {MAX_BYTES}; split it")
             return await self._stores[root].get(key)
         except NotFound:
             raise SourceMissing(uri) from None
+        except (InputError, AccessDenied, BucketMissing) as error:
+            raise SourceRefused(uri, str(error)) from error
 
 
 def _read(uri: str, path: Path) -> bytes:
+    if not path.is_file():
+        raise FileNotFoundError(uri) if not path.exists() else SourceRefused(uri, "it is no regular file")
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise SourceRefused(uri, f"it has {size} bytes, more than {MAX_BYTES}; split it")

@@ -23,8 +23,9 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
 from decurion_worker.engine.environment import channel_values, environment
-from decurion_worker.engine.scopes import BranchStatus, Failure, MapState, NodeStatus, ScopePlan, ScopeState
+from decurion_worker.engine.scopes import BranchStatus, MapState, NodeStatus, ScopePlan, ScopeState
 from decurion_worker.errors import LogCorrupt
+from decurion_worker.failure import Failure
 from decurion_worker.link import ItemKind
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
@@ -94,7 +95,9 @@ class Engine:
         self._order = 0
         self._queue: list[tuple[int, int, str, ItemKind, str, str]] = []
         self._decisions: dict[str, Decision] = {}
-        self._open_maps: list[MapState] = []
+        self._failed: set[str] = set()
+        self._offering: dict[int, dict[str, MapState]] = {}
+        """Open maps that may have a branch to start, by depth."""
         self.root = ScopeState(path="", plan=ScopePlan(graph.root), input=input, depth=0)
         self._scopes: dict[str, ScopeState] = {"": self.root}
         self._maps: dict[str, MapState] = {}
@@ -106,7 +109,45 @@ class Engine:
         """The records that the driver owes, each once, in the order in which they became due."""
         decisions = list(self._decisions.values())
         self._decisions.clear()
-        return decisions
+        return [decision for decision in decisions if self._stands(decision)]
+
+    def _stands(self, decision: Decision) -> bool:
+        """Whether a decision still holds: a replay may bring more of what it thought had ended.
+
+        What does not hold is taken back, and decided again when that has ended too.
+        """
+        match decision:
+            case Join(map=joined):
+                joined.joined = joined.complete
+                return joined.joined
+            case EndScope(scope=scope):
+                scope.ended = scope.running == 0
+                return scope.ended
+            case Close(outcome="failed") if self.output_hash is None and "!output" not in self.root.failures:
+                self.root.ended = self.root.running == 0
+                return self.root.ended
+            case _:
+                return True
+
+    @property
+    def deciding(self) -> bool:
+        """Whether `decide` has something to give."""
+        return bool(self._decisions)
+
+    def results(self) -> list[tuple[str, str]]:
+        """Path and core hash of all results but those inside failed branches.
+
+        How far a failed branch came before it stopped depends on time; that it failed does not.
+        """
+        return [(path, core) for path, core in self.cores.items() if not self._in_failed(path)]
+
+    def _in_failed(self, path: str) -> bool:
+        end = path.find("]/")
+        while end >= 0:
+            if path[: end + 1] in self._failed:
+                return True
+            end = path.find("]/", end + 1)
+        return False
 
     def take(self, limit: int) -> list[Task]:
         """Up to `limit` tasks, deepest scope first, then in the order in which they became possible."""
@@ -137,18 +178,24 @@ class Engine:
                 yield task
 
     def _next_branch(self) -> Task | None:
-        for open_map in self._open_maps:
-            while (index := open_map.next_index()) is not None:
-                if open_map.leaf:
-                    return self._branch_task(open_map, index)
-                self._enter(open_map, index)
-                if self._queue:
-                    return None
+        for depth in sorted(self._offering, reverse=True):
+            for path, open_map in list(self._offering[depth].items()):
+                while (index := open_map.next_index()) is not None:
+                    if open_map.leaf:
+                        return self._branch_task(open_map, index)
+                    self._enter(open_map, index)
+                    if self._queue:
+                        return None
+                if open_map.exhausted:
+                    del self._offering[depth][path]
         return None
+
+    def _offer(self, open_map: MapState) -> None:
+        self._offering.setdefault(open_map.depth, {})[open_map.path] = open_map
 
     def _task(self, key: str, kind: ItemKind, scope_path: str, name: str) -> Task | None:
         scope = self._scopes.get(scope_path)
-        if scope is None:
+        if scope is None or scope.ended:
             return None
         if scope.halted:
             self._settle(scope)
@@ -160,17 +207,7 @@ class Engine:
         if kind == "output":
             names = {read.split(".")[1] for read in scope.plan.output_reads if read.startswith("nodes.")}
             env = self._environment(scope, scope.plan.output_reads)
-            return Task(
-                key,
-                kind,
-                scope_path,
-                "",
-                env,
-                self._template(scope),
-                scope.ends(names),
-                False,
-                {},
-            )
+            return Task(key, kind, scope_path, "", env, self._template(scope), scope.ends(names), False, {})
         node = scope.scope.by_name[name]
         if kind == "writes":
             env = {"output": scope.outputs[name]} | self._environment(scope, node.reads)
@@ -215,6 +252,7 @@ class Engine:
         if task.kind == "branch":
             home, index = self._branch(task.scope)
             home.give_back(index)
+            self._offer(home)
             self._settle_map(home)
             return
         scope = self._scopes.get(task.scope)
@@ -229,7 +267,7 @@ class Engine:
         """How many tasks could be taken now, at most: what runners are wanted for."""
         if self.cancelled is not None or self.closed is not None:
             return 0
-        return len(self._queue) + sum(m.startable for m in self._open_maps)
+        return len(self._queue) + sum(m.startable for maps in self._offering.values() for m in maps.values())
 
     def channels(self) -> dict[str, Json]:
         """The root's channels as they stand."""
@@ -314,14 +352,14 @@ class Engine:
     def _apply_inner(self, scope_path: str, name: str, applied: Applied, failure: Failure | None) -> None:
         """A node of a leaf branch: kept until the branch ends, so that another runner can go on from there."""
         home, index = self._branch(scope_path)
-        if failure is None and home.status[index] < BranchStatus.OK:
+        if home.status[index] < BranchStatus.OK:
             home.partial.setdefault(index, {})[name] = applied.record
 
     def _apply_output(self, scope_path: str, applied: Applied, failure: Failure | None) -> None:
         if scope_path in ("", "/"):
             self._taken_back(self.root, "/!output")
             if failure is not None:
-                self.root.failure = failure
+                self.root.failures["!output"] = failure
             else:
                 self.output = applied.value
                 self.output_hash = applied.record.core["delta"] if applied.record.core else None
@@ -334,6 +372,10 @@ class Engine:
         self.out.pop(f"{scope_path}!output", None)
         self._scopes.pop(scope_path, None)
         home.end(index, output=applied.value, arm=applied.record.core_hash, failure=failure)
+        if failure is not None:
+            self._failed.add(scope_path)
+        if home.stopped:
+            self._halt_map(home)
         self._settle_map(home)
 
     def _apply_opened(self, applied: Applied) -> None:
@@ -360,14 +402,13 @@ class Engine:
         scope.maps[name] = opened
         scope.running += 1
         self._maps[path] = opened
-        self._open_maps.append(opened)
-        self._open_maps.sort(key=lambda m: -m.depth)
+        self._offer(opened)
         self._settle_map(opened)
 
     def _apply_join(self, applied: Applied) -> None:
         path = applied.record.path.removesuffix("!join")
         joined = self._maps.pop(path)
-        self._open_maps.remove(joined)
+        self._offering.get(joined.depth, {}).pop(path, None)
         scope, name = joined.home, joined.node.name
         scope.outputs[name] = applied.value
         scope.cores[name] = (applied.record.path, applied.record.core_hash)
@@ -432,9 +473,8 @@ class Engine:
         scope.cores[name] = (record.path, record.core_hash)
         scope.left -= 1
         if failure is not None:
-            scope.failure = scope.failure or failure
-            for open_map in scope.maps.values():
-                self._settle_map(open_map)
+            scope.failures[name] = failure
+            self._halt(scope)
         else:
             for follower in scope.plan.followers[name]:
                 scope.waits[follower] -= 1
@@ -442,6 +482,17 @@ class Engine:
                     self._ready(scope, follower)
         self._settle(scope)
         self._settle_cancel()
+
+    def _halt(self, scope: ScopeState) -> None:
+        """Nothing new starts in this scope or below it: end what has nothing running, from the inside out."""
+        for open_map in list(scope.maps.values()):
+            self._halt_map(open_map)
+        self._settle(scope)
+
+    def _halt_map(self, open_map: MapState) -> None:
+        for inner in list(open_map.scopes.values()):
+            self._halt(inner)
+        self._settle_map(open_map)
 
     def _settle(self, scope: ScopeState) -> None:
         """End a scope in which nothing can happen any more."""
@@ -455,8 +506,8 @@ class Engine:
                     self._decisions["close"] = Close("failed", failure, None, None)
                 else:
                     self._decisions[f"{scope.path}!output"] = EndScope(scope, failure)
-        elif scope.left == 0:
-            scope.ended = True
+        elif scope.left == 0 and not scope.finishing:
+            scope.finishing = True
             self._push(scope, "output", "")
 
     def _settle_map(self, open_map: MapState) -> None:

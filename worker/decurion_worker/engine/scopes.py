@@ -13,20 +13,7 @@ from functools import cached_property
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import Node, Scope
 from decurion_ledger import Record, branch_key
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a node, branch or run failed. `klass` is the branch of the error tree, `code` one class of it."""
-
-    path: str
-    klass: str
-    code: str
-    message: str
-
-    @property
-    def node(self) -> str:
-        return self.path.rsplit("/", 1)[-1].split("!", 1)[0].split("[", 1)[0]
+from decurion_worker.failure import Failure
 
 
 class NodeStatus(IntEnum):
@@ -66,7 +53,7 @@ class ScopePlan:
         return tuple(sorted({read for expr in self.scope.output.values() for read in expr.reads}))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ScopeState:
     """One instance of a scope whose nodes the driver hands out one by one: the root, or a branch with a map inside."""
 
@@ -85,8 +72,11 @@ class ScopeState:
     maps: dict[str, MapState] = field(default_factory=dict)
     running: int = 0
     left: int = 0
-    failure: Failure | None = None
+    failures: dict[str, Failure] = field(default_factory=dict)
+    finishing: bool = False
+    """Its output expressions are due, or being evaluated."""
     ended: bool = False
+    """Its end is decided, or in the log."""
 
     def __post_init__(self) -> None:
         self.waits = dict(self.plan.waits)
@@ -106,15 +96,23 @@ class ScopeState:
         return tuple(sorted(self.cores[name] for name in names if name in self.cores)) or self.start()
 
     @property
+    def failure(self) -> Failure | None:
+        """Of what failed, the first in file order: which was committed first depends on time."""
+        if not self.failures:
+            return None
+        order = {node.name: i for i, node in enumerate(self.scope.nodes)}
+        return self.failures[min(self.failures, key=lambda name: order.get(name, len(order)))]
+
+    @property
     def halted(self) -> bool:
         """Nothing new starts in here: something failed, in this scope or around it."""
-        return self.failure is not None or (self.owner is not None and self.owner.stopped)
+        return bool(self.failures) or (self.owner is not None and self.owner.stopped)
 
     def start(self) -> tuple[tuple[str, str], ...]:
         return () if self.owner is None else ((f"{self.owner.path}!open", self.owner.opened),)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class MapState:
     """One map whose items are known. `base` is the input all branches share; `keys`, if any, name the branches."""
 
@@ -165,6 +163,11 @@ class MapState:
     @property
     def ended(self) -> int:
         return self.ok + len(self.failures)
+
+    @property
+    def exhausted(self) -> bool:
+        """Every branch was handed out; one that is given back makes it not so."""
+        return self.stopped or (self.cursor >= self.total and not self.returned)
 
     @property
     def startable(self) -> int:

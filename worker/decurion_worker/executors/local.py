@@ -33,8 +33,11 @@ class LocalExecutor:
         self._wanted = runners
         while len(self._runners) < self._wanted:
             await self._add()
-        for name in list(self._runners)[self._wanted :]:
-            await self._runners.pop(name).stop()
+        driver = self._driver
+        for name in list(self._runners):
+            if driver is not None and len(self._runners) > self._wanted and driver.is_idle(name):
+                driver.dismiss(name)
+                await self._runners.pop(name).stop()
 
     async def _add(self) -> None:
         driver = self._driver

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from decurion_ledger import open_store
 from decurion_worker.driver import Driver
@@ -25,7 +26,11 @@ from decurion_worker.link import FromRunner, ToRunner
 from decurion_worker.runner import Runner, RunnerSettings
 from decurion_worker.sources import Sources
 
+log = logging.getLogger(__name__)
+
 NAMESPACE = "decurion"
+RESTART = 1.0
+"""Seconds before a runner that could not be started is tried again."""
 PAUSE = 0.005
 """Seconds that an outbox gathers before each call between processes: a call costs about 1 ms on both sides."""
 
@@ -80,7 +85,7 @@ class _RunnerActor:
             driver=_DriverHandle(self._driver),
             incarnation=self._incarnation,
             store=open_store(settings.ledger),
-            sources=Sources(open_store, files=False),
+            sources=Sources(open_store, files=False, ledger=settings.ledger),
             settings=settings.runner,
             # The process goes with the runner: whatever its work left behind must not meet the next one.
             on_end=_leave,
@@ -114,7 +119,7 @@ class RayExecutor:
         self._starting: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count()
         self._wanted = 0
-        self._replacing: asyncio.Task[None] | None = None
+        self._unnamed = 0
 
     async def start(self, driver: Driver) -> None:
         self._driver = driver
@@ -122,16 +127,16 @@ class RayExecutor:
 
     async def scale(self, runners: int) -> None:
         self._wanted = runners
-        for _ in range(runners - len(self._actors) - len(self._starting)):
-            task = asyncio.get_running_loop().create_task(self._add())
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
+        for _ in range(runners - len(self._actors) - self._unnamed):
+            self._unnamed += 1
+            self._spawn(self._add())
         for name in list(self._actors)[max(runners, 0) :]:
             if self._driver is not None and self._driver.is_idle(name):
                 self._driver.dismiss(name)
                 self._kill(self._actors.pop(name))
 
     async def _add(self) -> None:
+        """Start one runner. One that cannot be started is tried again after a pause."""
         driver = self._driver
         if driver is None:
             return
@@ -139,16 +144,35 @@ class RayExecutor:
         actor = RunnerActor.options(num_cpus=self._settings.cpus).remote(
             self._me, driver.incarnation, number, self._settings
         )
-        name = await actor.name.remote()
-        self._actors[name] = actor
-        driver.add_runner(name, _RunnerHandle(actor), broken=(RayActorError,))
-        await actor.start.remote()
+        name = ""
+        try:
+            name = await actor.name.remote()
+            self._actors[name] = actor
+            driver.add_runner(name, _RunnerHandle(actor), broken=(RayActorError,))
+        except RayError as error:
+            log.warning("a runner did not start and is tried again: %s", error)
+        finally:
+            self._unnamed -= 1
+        try:
+            if name:
+                await actor.start.remote()
+                return
+        except RayError as error:
+            driver.lose_runner(name, f"it did not start: {error}")
+            return
+        await asyncio.sleep(RESTART)
+        await self.scale(self._wanted)
 
     def _lost(self, name: str) -> None:
         actor = self._actors.pop(name, None)
         if actor is not None:
             self._kill(actor)
-        self._replacing = asyncio.get_running_loop().create_task(self.scale(self._wanted))
+        self._spawn(self.scale(self._wanted))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
 
     @staticmethod
     def _kill(actor: Any) -> None:

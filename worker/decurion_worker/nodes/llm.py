@@ -72,14 +72,13 @@ async def _messages(execution: Execution, call: LlmCall, snapshot: Mapping[str, 
 
 async def _ask(execution: Execution, call: LlmCall, request: ChatRequest) -> ChatResponse:
     model = await execution.context.model(call.ref)
-    async with model.slots:
-        response = await call_with_retries(
-            model.chat,
-            request,
-            transient=execution.node.retry.transient,
-            rng=random.Random(request.idempotency_key),
-            on_attempt_failed=lambda error: note_failure(execution, error),
-        )
+    response = await call_with_retries(
+        model,
+        request,
+        transient=execution.node.retry.transient,
+        rng=random.Random(request.idempotency_key),
+        on_attempt_failed=lambda error: note_failure(execution, error),
+    )
     execution.charge(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
     return response
 

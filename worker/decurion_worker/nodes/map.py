@@ -8,11 +8,11 @@ import orjson
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import MapBlock
-from decurion_crds.errors import DecurionError
-from decurion_crds.values import ValueRefused, normalise
+from decurion_crds.errors import DecurionError, OutputMismatch, ValueRefused
+from decurion_crds.values import normalise
 from decurion_ledger import branch_key
 from decurion_worker.context import Execution
-from decurion_worker.errors import DuplicateKey, SourceInvalid
+from decurion_worker.errors import DuplicateKey, OutputBroken, SourceInvalid
 
 
 async def open_map(
@@ -29,10 +29,24 @@ async def open_map(
     else:
         assert block.items is not None
         items = (await execution.context.evaluator.expressions({"items": block.items}, env))["items"]
+        items = _checked_items(execution, block, items)
     opened: dict[str, Json] = {"items": items, "base": dict(base)}
     if block.key is not None:
         opened["keys"] = await _keys(execution, block, items, env)
     return opened
+
+
+def _checked_items(execution: Execution, block: MapBlock, items: Json) -> list[Json]:
+    """`items` in their declared types. Raises `OutputBroken`: what is in the log must be a list for ever."""
+    schema = {"type": "array", "items": block.item_schema}
+    try:
+        normal = normalise(items, schema)
+        execution.context.validator(schema).check(normal)
+    except OutputMismatch as error:
+        raise OutputBroken(execution.path, [f"items {problem}" for problem in error.problems]) from error
+    except ValueRefused as error:
+        raise OutputBroken(execution.path, [f"items {error}"]) from error
+    return list(normal)
 
 
 def _parse_lines(uri: str, text: bytes, execution: Execution, block: MapBlock) -> list[Json]:

@@ -5,18 +5,17 @@ Nothing in here commits anything: a `NodeResult` is what a record will say. Ever
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import Node, Schema
+from decurion_crds.compiled import Schema
 from decurion_crds.expressions import ExpressionFailed
 from decurion_crds.values import OutputMismatch, ValueRefused, normalise
 from decurion_worker.context import Execution, RunContext
-from decurion_worker.engine.scopes import Failure
-from decurion_worker.errors import ExpressionFailure, OutputBroken, TimedOut, WorkError
+from decurion_worker.errors import ExpressionFailure, OutputBroken, WorkError
+from decurion_worker.failure import Failure
 from decurion_worker.nodes.code import run_code
 from decurion_worker.nodes.llm import run_llm
 from decurion_worker.nodes.map import open_map
@@ -50,7 +49,7 @@ async def execute(execution: Execution, env: Mapping[str, Json], *, skip: bool =
     except WorkError as error:
         return NodeResult("failed", input=snapshot, failure=failure_from(execution.path, error))
     except ExpressionFailed as error:
-        wrapped = ExpressionFailure(execution.path, error.name, str(error))
+        wrapped = ExpressionFailure(execution.path, error.name, error.message)
         return NodeResult("failed", input=snapshot, failure=failure_from(execution.path, wrapped))
 
 
@@ -78,28 +77,27 @@ async def _snapshot(execution: Execution, env: Mapping[str, Json]) -> dict[str, 
     with_ = execution.node.with_
     if not with_:
         return {}
-    return await execution.context.evaluator.expressions(with_, env)
+    return _plain(execution, await execution.context.evaluator.expressions(with_, env))
+
+
+def _plain(execution: Execution, values: dict[str, Json]) -> dict[str, Json]:
+    """Values as the ledger will give them back: what runs now and what runs after a resume must see the same."""
+    try:
+        return {name: normalise(value) for name, value in values.items()}
+    except ValueRefused as error:
+        raise OutputBroken(execution.path, [str(error)]) from error
 
 
 async def _block(execution: Execution, snapshot: dict[str, Json]) -> Json:
+    """Run the node's block. Each bounds itself by `timeoutSeconds`: waiting for a slot or a process is not its time."""
     node = execution.node
-    try:
-        async with asyncio.timeout(_limit(node)):
-            if node.transform is not None:
-                return await run_transform(execution, node.transform, snapshot)
-            if node.code is not None:
-                return await run_code(execution, node.code, snapshot)
-            if node.llm is not None:
-                return await run_llm(execution, node.llm, snapshot)
-    except TimeoutError:
-        raise TimedOut(execution.path, node.timeout_seconds) from None
+    if node.transform is not None:
+        return await run_transform(execution, node.transform, snapshot)
+    if node.code is not None:
+        return await run_code(execution, node.code, snapshot)
+    if node.llm is not None:
+        return await run_llm(execution, node.llm, snapshot)
     raise OutputBroken(execution.path, [f"node kind {node.kind} has no block"])
-
-
-def _limit(node: Node) -> float:
-    """Wall-clock bound of a node, in seconds. A model call is bounded by itself; retries and repairs come on top."""
-    tries = (node.retry.transient + 1) * (node.retry.repair + 1) if node.llm is not None else 1
-    return node.timeout_seconds * tries + 60.0
 
 
 def _checked(execution: Execution, value: Json) -> Json:
@@ -122,4 +120,5 @@ async def written(execution: Execution, env: Mapping[str, Json], output: Json) -
     """The node's channel values: expressions over its scope and `output`."""
     if not execution.node.writes:
         return {}
-    return await execution.context.evaluator.expressions(execution.node.writes, {**env, "output": output})
+    values = await execution.context.evaluator.expressions(execution.node.writes, {**env, "output": output})
+    return _plain(execution, values)

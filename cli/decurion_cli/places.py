@@ -1,0 +1,3 @@
+"""Where things are when nobody says otherwise."""
+
+LEDGER = "./.decurion/ledger"
