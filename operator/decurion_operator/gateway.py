@@ -113,7 +113,7 @@ class Gateway:
         except (kube_config.ConfigException, OSError, ValueError) as error:
             place = settings.kubeconfig or "the default kubeconfig"
             raise StartError(
-                f"No cluster can be reached with {place} ({error}): name a readable file with --kubeconfig."
+                f"No cluster can be reached with {place} ({error}): let KUBECONFIG name a readable file."
             ) from error
         return cls(ApiClient(configuration), settings, meter)
 
