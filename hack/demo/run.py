@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 import yaml
 from inputs import EXAMPLE, ROOT, documents, graph_input
-from model import NAME, ModelFailed, small_model
+from model import NAME, PROCESSES, ModelFailed, small_model
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -41,31 +41,33 @@ async def demo(*, count: int, endpoint: str, model: str) -> int:
     WORK.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     async with AsyncExitStack() as stack:
+        spec: dict[str, Any] = {"endpoint": endpoint, "model": model}
         if not endpoint:
-            endpoint, model = await stack.enter_async_context(small_model(WORK)), NAME
-            say(f"{model} answers at {endpoint} after {time.monotonic() - begin:.1f} s.")
+            spec = {"endpoint": await stack.enter_async_context(small_model(WORK)), "model": NAME}
+            spec["limits"] = {"concurrency": 2 * PROCESSES}
+            say(f"{NAME} answers at {spec['endpoint']} after {time.monotonic() - begin:.1f} s.")
         ready = time.monotonic()
         run = f"demo-{datetime.now():%Y%m%d-%H%M%S}"
-        code, output = await _run(run, write_inputs(count=count, endpoint=endpoint, model=model))
+        code, output = await _run(run, write_inputs(count=count, spec=spec))
         took = time.monotonic() - ready
     if code != 0 or output is None:
         return code
     show_facts(output["rows"])
     show_sentences(output["sentences"])
-    show_accuracy(output["accuracy"], model)
+    show_accuracy(output["accuracy"], spec["model"])
     say(f"\nThe run took {took:.0f} s, set-up of the model {ready - begin:.0f} s apart.")
     say("Its ledger is in .decurion/ledger. One node of it, the first choice of the model:")
     say(f"  .venv/bin/decurion ledger show {run} '{NODE}'")
     return 0
 
 
-def write_inputs(*, count: int, endpoint: str, model: str) -> Sequence[str]:
-    """The files of the run, and the arguments that name them."""
+def write_inputs(*, count: int, spec: Mapping[str, Any]) -> Sequence[str]:
+    """The files of the run, and the arguments that name them. `spec` goes over that of the example's LLM."""
     lines = WORK / "documents.jsonl"
     lines.write_bytes(documents(count))
     (WORK / "input.json").write_bytes(graph_input(str(lines)))
     llm = yaml.safe_load((EXAMPLE / "llm.yaml").read_text())
-    llm["spec"] |= {"endpoint": endpoint, "model": model}
+    llm["spec"] |= spec
     (WORK / "llm.yaml").write_text(yaml.safe_dump(llm, sort_keys=False))
     return [str(EXAMPLE / "graph.yaml"), str(WORK / "llm.yaml"), "--input", f"@{WORK / 'input.json'}"]
 
@@ -136,7 +138,9 @@ def show_accuracy(accuracy: Mapping[str, int], model: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Facts out of real filings, by a graph and a small real model.")
-    parser.add_argument("--documents", type=int, default=12, metavar="N", help="filings to read, 1 to 24 (default 12)")
+    parser.add_argument(
+        "--documents", type=int, choices=range(1, 25), default=12, metavar="N", help="filings, 1 to 24 (default 12)"
+    )
     parser.add_argument("--endpoint", default="", help="another model: its OpenAI-compatible base URL")
     parser.add_argument("--model", default="", help="its name there")
     options = parser.parse_args()
