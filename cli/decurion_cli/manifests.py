@@ -16,6 +16,7 @@ from decurion_crds.errors import DecurionError, InputError
 from decurion_crds.findings import CompileFailed, Finding
 from decurion_crds.loader import Document, Loaded, load
 from decurion_crds.v1alpha1 import LLM, TaskGraph, TaskGraphRun
+from decurion_worker.context import secret_refs
 
 
 class NoSuchGraph(InputError):
@@ -134,11 +135,7 @@ def show_warnings(findings: Sequence[Finding]) -> None:
 def secrets_for(graph: CompiledGraph, known: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
     """Secrets that the graph's models name, from variables, else from `known`. Raises `SecretNotFound`."""
     found = {}
-    for spec in graph.llms.values():
-        ref = (spec.get("auth") or {}).get("secretKeyRef")
-        if ref is None:
-            continue
-        name, key = ref["name"], ref["key"]
+    for name, key in sorted(secret_refs(graph)):
         value = os.environ.get(secret_variable(name, key), known.get((name, key)))
         if value is None:
             raise SecretNotFound(name, key)

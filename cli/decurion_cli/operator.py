@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from decurion_cli.exits import ENVIRONMENT, fail
+from decurion_cli.exits import ENVIRONMENT, exits, fail
 
 app = typer.Typer(no_args_is_help=True, help="Run the operator.")
 
@@ -29,7 +29,8 @@ def run(
         from decurion_operator.main import OperatorSettings, run_operator
     except ImportError:
         fail("the operator is not installed: pip install 'decurion[operator]'", ENVIRONMENT)
-    run_operator(OperatorSettings(namespaces=tuple(namespace or ()), health_port=health_port))
+    with exits():
+        run_operator(OperatorSettings(namespaces=tuple(namespace or ()), health_port=health_port))
 
 
 def crds() -> None:

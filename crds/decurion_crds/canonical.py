@@ -28,7 +28,7 @@ def canonical(value: Json) -> bytes:
 
 
 def digest(domain: str, *parts: bytes) -> str:
-    """SHA-256, in hex, of `parts` behind the prefix `decurion/<domain>\\0`, so that hashes of different kinds differ."""
+    """SHA-256, in hex, of `parts` behind the prefix `decurion/<domain>\\0`: hashes of different kinds differ."""
     h = hashlib.sha256(b"decurion/" + domain.encode() + b"\0")
     for part in parts:
         h.update(part)
@@ -45,9 +45,7 @@ def merkle_root(domain: str, leaves: Sequence[bytes]) -> str:
     prefix = b"decurion/" + domain.encode() + b"\0"
     level = [hashlib.sha256(prefix + b"\0" + leaf).digest() for leaf in leaves]
     while len(level) > 1:
-        pairs = [
-            hashlib.sha256(prefix + b"\1" + level[i] + level[i + 1]).digest() for i in range(0, len(level) - 1, 2)
-        ]
+        pairs = [hashlib.sha256(prefix + b"\1" + level[i] + level[i + 1]).digest() for i in range(0, len(level) - 1, 2)]
         if len(level) % 2:
             pairs.append(level[-1])
         level = pairs

@@ -62,10 +62,13 @@ class Code(_Compiled):
 
 
 class LlmCall(_Compiled):
+    """One call of a model. `choices` maps text fields of the output to the lists of what one call may answer there."""
+
     ref: str
     system: Text | None = None
     prompt: Text
     parameters: dict[str, Any] = Field(default_factory=dict)
+    choices: dict[str, Expr] = Field(default_factory=dict)
 
 
 class Tolerate(_Compiled):
@@ -98,7 +101,7 @@ class MapBlock(_Compiled):
 
 
 class Retry(_Compiled):
-    """Tries after the first one: `transient` for failures of transport, `repair` for outputs that break their schema."""
+    """Tries after the first: `transient` for failures of transport, `repair` for outputs that break their schema."""
 
     transient: int = 3
     repair: int = 2
@@ -142,7 +145,7 @@ class Channel(_Compiled):
 
 
 class Scope(_Compiled):
-    """A graph body: the root, or a template. `nodes` stand in file order; `order` is a topological order of their names.
+    """A graph body: the root, or a template. `nodes` stand in file order; `order` is a topological order of names.
 
     `input_schema` and `output_schema` are object schemas (`output_schema` is free where `output` is `$value`).
     `output` maps names to expressions, or the single name `$value` to one. `leaf` says that a branch of this scope runs
@@ -164,7 +167,7 @@ class Scope(_Compiled):
 
 
 class CompiledGraph(_Compiled):
-    """The closure of a TaskGraph. `llms` holds the specs of the `LLM` resources that it names (as in their manifests)."""
+    """The closure of a TaskGraph. `llms` holds the specs of the `LLM` resources that it names, as in manifests."""
 
     v: Literal[0] = 0
     name: str

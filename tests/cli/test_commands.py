@@ -200,7 +200,7 @@ def test_graph_show_tells_where_each_node_stands(folder: Path) -> None:
 
 SLOW = GRAPH.replace("default: {spelled: abc}", "default: {spelled: abc}\n").replace(
     "replies: [{match: boom, reply: {speled: x}}]",
-    'replies: [{match: Spell, reply: {spelled: abc}, delaySeconds: 0.5}]',
+    "replies: [{match: Spell, reply: {spelled: abc}, delaySeconds: 0.5}]",
 )
 
 

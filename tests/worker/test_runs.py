@@ -276,7 +276,7 @@ async def test_two_thousand_branches_need_few_segments() -> None:
     async with Bench(branches=1024) as bench:
         session = await bench.run(map_reduce(), {"n": 2000})
         assert session.engine.output == {"sum": 2000 * 2000}
-        assert session.facts.slot < 200
+        assert session.facts.slot * 10 < session.facts.committed
 
 
 def _failing() -> CompiledGraph:

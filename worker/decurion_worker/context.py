@@ -143,6 +143,11 @@ class RunContext:
         self._secrets.clear()
 
 
+def secret_refs(graph: CompiledGraph) -> set[tuple[str, str]]:
+    """The secrets, by (name, key), that the graph's models need."""
+    return {ref for spec in graph.llms.values() if (ref := _secret_of(spec)) is not None}
+
+
 def _secret_of(spec: Mapping[str, Json]) -> tuple[str, str] | None:
     ref = ((spec.get("auth") or {}).get("secretKeyRef")) or None
     return (ref["name"], ref["key"]) if ref else None

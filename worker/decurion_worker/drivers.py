@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from decurion_crds.canonical import Json
 from decurion_worker.bundles import parse_bundle, put_bundle
+from decurion_worker.context import secret_refs
 from decurion_worker.driver import Driver
 from decurion_worker.errors import BadInput, DriverUnknown
 from decurion_worker.opening import OpenRequest
@@ -37,6 +38,7 @@ class DriverCalls:
             "epoch": projection["attempt"],
             "driver": driver.name,
             "phase": projection["phase"],
+            "secrets": sorted(f"{name}/{key}" for name, key in secret_refs(session.graph)),
         }
         return {**answer, "projection": projection} if session.ended.is_set() else answer
 

@@ -105,7 +105,7 @@ def _node_phase(scope: ScopeState, name: str, status: NodeStatus) -> str:
         case NodeStatus.READY if not scope.halted and not scope.ended:
             return "Running"
         case _:
-            return "NotRun" if scope.ended else "Pending"
+            return "Pending"
 
 
 def _progress(engine: Engine) -> str:

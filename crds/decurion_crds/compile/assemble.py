@@ -143,6 +143,7 @@ def _llm(draft: NodeDraft) -> LlmCall | None:
         system=draft.system.text if draft.system is not None else None,
         prompt=draft.prompt.text,
         parameters=block.parameters,
+        choices=_exprs(draft.choices),
     )
 
 

@@ -81,6 +81,7 @@ class NodeDraft:
     code: ParsedCode | None = None
     system: TextDraft | None = None
     prompt: TextDraft | None = None
+    choices: dict[str, Site] = field(default_factory=dict)
     items: Site | None = None
     jsonl: Site | None = None
     line: Schema | None = None
@@ -98,6 +99,7 @@ class NodeDraft:
     def work_sites(self) -> Iterator[Site]:
         """All expressions of the block that read from `with`."""
         yield from self.transform.values()
+        yield from self.choices.values()
         for text in (self.system, self.prompt):
             yield from text.sites if text is not None else ()
 

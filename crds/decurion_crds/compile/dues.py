@@ -74,6 +74,21 @@ def _no_field(name: str, known: Sequence[str], spot: Spot, report: Report) -> No
     report.add("OUTPUT-TYPE", spot, f'the output has no field "{name}"; {hint}', fix=fix)
 
 
+def choice_dues(output: Schema, written: Iterable[str], spot: Spot, report: Report) -> dict[str, Due]:
+    """What the choices of an llm node have to give: lists of texts, for text fields that the output declares."""
+    properties = output.get("properties", {})
+    dues: dict[str, Due] = {}
+    for name in written:
+        if name not in properties:
+            _no_field(name, list(properties), spot.below(name), report)
+        elif properties[name].get("type") != "string":
+            message = f'choices are for text fields, and "{name}" is {words(properties[name])}; declare type: string'
+            report.add("OUTPUT-TYPE", spot.below(name), message)
+        else:
+            dues[name] = Due({"type": "array", "items": {"type": "string"}})
+    return dues
+
+
 def input_dues(template: Schema) -> dict[str, Schema]:
     """What each name of a template's input has to get; null where it may be absent."""
     required = template.get("required", ())

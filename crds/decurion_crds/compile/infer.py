@@ -11,6 +11,7 @@ from decurion_crds.compile.dues import (
     KEY,
     check_lines,
     check_map_input,
+    choice_dues,
     field_dues,
     input_dues,
     item_of,
@@ -254,6 +255,9 @@ class _Inference:
         for text in (node.system, node.prompt):
             for site in text.sites if text is not None else ():
                 self._rounds.spawn(self._sites.shows(site, names))
+        dues = choice_dues(node.output or ANY, node.choices, node.spot.below("llm", "choices"), self._report)
+        for name, due in dues.items():
+            self._rounds.spawn(self._sites.fits(node.choices[name], names, due))
 
     # --- maps and scopes
 

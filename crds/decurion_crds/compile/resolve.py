@@ -39,17 +39,13 @@ LLM_OUTPUT: Schema = {
 _KINDS: tuple[NodeKind, ...] = ("transform", "code", "llm", "map")
 
 
-def resolve(
-    graph: TaskGraph, llms: Mapping[str, LLM], report: Report, *, known_llms: Sequence[str] = ()
-) -> GraphDraft:
+def resolve(graph: TaskGraph, llms: Mapping[str, LLM], report: Report, *, known_llms: Sequence[str] = ()) -> GraphDraft:
     """The draft of a graph. What is refused is in the report and left out of the draft."""
     return _Resolver(graph, llms, report, known_llms).graph()
 
 
 class _Resolver:
-    def __init__(
-        self, graph: TaskGraph, llms: Mapping[str, LLM], report: Report, known_llms: Sequence[str]
-    ) -> None:
+    def __init__(self, graph: TaskGraph, llms: Mapping[str, LLM], report: Report, known_llms: Sequence[str]) -> None:
         self._spec = graph.spec
         self._llms = llms
         self._known = known_llms
@@ -162,6 +158,7 @@ class _Resolver:
             draft.prompt = self._text(node.llm.prompt, spot.below("prompt"), draft)
             if node.llm.system is not None:
                 draft.system = self._text(node.llm.system, spot.below("system"), draft)
+            draft.choices = self._expressions(node.llm.choices, spot.below("choices"), "work", draft.names)
         elif node.map is not None:
             self._map(draft, node, spot)
 

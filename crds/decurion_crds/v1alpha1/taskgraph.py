@@ -107,6 +107,11 @@ class LlmBlock(Model):
     parameters: FreeObject = Field(
         default_factory=dict, description="Parameters of this call, laid over those of the LLM."
     )
+    choices: Expressions = Field(
+        default_factory=dict,
+        description="Text field of the output → Python expression over the names of with for the list of the texts "
+        "that this call may answer there. The model gets them as the enum of the field.",
+    )
 
     later: ClassVar[Mapping[str, str]] = {
         "messages": "use system and prompt",

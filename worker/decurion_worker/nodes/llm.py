@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import LlmCall
+from decurion_crds.compiled import LlmCall, Schema
+from decurion_crds.expressions import ExpressionFailed
 from decurion_worker.context import Execution
 from decurion_worker.errors import OutputInvalid, WorkError
 from decurion_worker.models import (
@@ -28,15 +29,18 @@ from decurion_worker.models import (
 async def run_llm(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> Json:
     """The model's answer as a value of the node's schema.
 
-    Raises `Transient` when the tries are used up, `OutputInvalid` when the repairs are, `Terminal` when nothing helps.
+    Raises `Transient` when the tries are used up, `OutputInvalid` when the repairs are, `Terminal` when nothing helps,
+    `ExpressionFailed` when an expression of the prompt or of the choices does.
     """
     node, context = execution.node, execution.context
     request = await _request(execution, call, snapshot)
+    # Choices differ from call to call: a validator of them is of no use to the next one.
+    validator = context.validator(node.output) if not call.choices else None
     for turn in range(node.retry.repair + 1):
         response = await _ask(execution, call, request)
         execution.turns = turn + 1
         try:
-            return parse_output(response, node.output, context.validator(node.output))
+            return parse_output(response, request.schema, validator)
         except OutputInvalid as error:
             if turn == node.retry.repair:
                 raise
@@ -55,11 +59,24 @@ async def _request(execution: Execution, call: LlmCall, snapshot: Mapping[str, J
     execution.model = spec.get("model") or call.ref
     return ChatRequest(
         messages=await _messages(execution, call, snapshot),
-        schema=node.output,
+        schema=await _schema(execution, call, snapshot),
         parameters={**(spec.get("parameters") or {}), **call.parameters},
         deadline_seconds=node.timeout_seconds,
         idempotency_key=context.idempotency_key(execution.path),
     )
+
+
+async def _schema(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> Schema:
+    """The node's output, its text fields narrowed to the choices of this call."""
+    schema = execution.node.output
+    if not call.choices:
+        return schema
+    properties = dict(schema["properties"])
+    for name, choices in (await execution.context.evaluator.expressions(call.choices, snapshot)).items():
+        if not choices:
+            raise ExpressionFailed("the list is empty; skip the node by when", name=f"choices.{name}")
+        properties[name] = {**properties[name], "enum": list(dict.fromkeys(choices))}
+    return {**schema, "properties": properties}
 
 
 async def _messages(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> tuple[Message, ...]:
