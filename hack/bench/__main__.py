@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-from fanout import fanout
-
-BENCHES = {"fanout": fanout}
+BENCHES = ("fanout",)
 
 
 def main(arguments: list[str]) -> int:
@@ -17,7 +16,8 @@ def main(arguments: list[str]) -> int:
     if name not in BENCHES:
         print(f"there is no bench {name}; there are {', '.join(BENCHES)}", file=sys.stderr)
         return 2
-    return BENCHES[name](arguments[1:])
+    bench = importlib.import_module(name)
+    return int(getattr(bench, name)(arguments[1:]))
 
 
 if __name__ == "__main__":

@@ -149,7 +149,8 @@ def test_a_failed_run_leaves_with_one_and_names_the_node(folder: Path) -> None:
 
 
 def test_a_missing_secret_leaves_with_three_and_says_what_to_set(folder: Path) -> None:
-    spec = "protocol: openai\n  model: m\n  endpoint: http://127.0.0.1:9/v1\n  auth: {secretKeyRef: {name: keys, key: api}}\n"
+    auth = "auth: {secretKeyRef: {name: keys, key: api}}"
+    spec = f"protocol: openai\n  model: m\n  endpoint: http://127.0.0.1:9/v1\n  {auth}\n"
     (folder / "graph.yaml").write_text(GRAPH[: GRAPH.index("  protocol: scripted")] + "  " + spec)
     done = decurion("run", "graph.yaml", "--input", input_of(1), cwd=folder)
     assert done.returncode == 3
