@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import json
 import os
+import sys
 import time
 from typing import Any
 
@@ -114,3 +116,7 @@ def measure(branches: int, rounds: int) -> list[float]:
         return [ray.get(driver.run.remote(branches, 1.0, 2)) for _ in range(rounds)]
     finally:
         ray.shutdown()
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]))))
