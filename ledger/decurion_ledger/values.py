@@ -74,12 +74,18 @@ class Values:
         Up to 4 KiB a value and 16 KiB in all stand inline, in the order given. Blobs are durable when this
         returns. Raises `NotJson`, or the store's error when patience is over.
         """
+        return (await self.keep(values))[1]
+
+    async def keep(self, values: Iterable[Json]) -> tuple[list[str], dict[str, Any]]:
+        """As `pack`, with the value hashes in the order of `values`: each value is hashed once."""
+        names: list[str] = []
         packed: dict[str, Any] = {}
         blobs: dict[str, bytes] = {}
         room = INLINE_RECORD
         for value in values:
             raw = value_bytes(value)
             name = digest("value/v1", _folded(value, raw))
+            names.append(name)
             if name in packed:
                 continue
             if len(raw) <= min(INLINE_VALUE, room):
@@ -89,8 +95,9 @@ class Values:
                 sha = hashlib.sha256(raw).hexdigest()
                 packed[name] = {"blob": sha, "bytes": len(raw)}
                 blobs[sha] = raw
-        await self._write({sha: raw for sha, raw in blobs.items() if sha not in self._known})
-        return packed
+        if blobs:
+            await self._write({sha: raw for sha, raw in blobs.items() if sha not in self._known})
+        return names, packed
 
     async def unpack(self, envelope: Mapping[str, Json], name: str) -> Json:
         """See the function `unpack`; repeats for as long as `patience` says."""

@@ -398,3 +398,28 @@ async def test_a_new_run_does_not_take_the_id_of_another() -> None:
                 OpenRequest(run="run-1", name="g", graph=nested(), input={"rows": []}, must_be_new=True)
             )
         assert len(await bench.log()) == length
+
+
+async def test_a_node_may_return_null_and_its_branch_goes_on_from_it() -> None:
+    one = scope(
+        code("none", "return None", item="input.item"),
+        code("seen", "return {'n': v is None}", v="nodes.none.output"),
+        output={"n": path("nodes.seen.output.n"), "v": path("nodes.none.output")},
+        inputs=("item",),
+    )
+    root = scope(
+        code("null", "return None"),
+        fan_out("each", "input.items", "one"),
+        output={"rows": path("nodes.each.output.items"), "v": path("nodes.null.output")},
+        inputs=("items",),
+        leaf=False,
+    )
+    whole, log = await done(graph(root, one=one), {"items": [1]})
+    assert whole.engine.output == {"rows": [{"n": True}]}
+    body = [r for r in log if r.type not in ("genesis", "fence", "close")]
+    for cut in range(len(body)):
+        store = open_store(f"memory://null-{next(_stores)}")
+        await _begin(store, log[0], body[:cut])
+        async with Bench(store=store) as bench:
+            session = await bench.run(None, epoch=1)
+        assert session.facts.state_hash == whole.facts.state_hash

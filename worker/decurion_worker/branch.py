@@ -21,7 +21,7 @@ from decurion_worker.failure import Failure
 from decurion_worker.link import WorkItem
 from decurion_worker.nodes import NodeResult, execute
 from decurion_worker.nodes.node import check_output, failure_from
-from decurion_worker.records import attempt_records, build, node_record, schema_hash
+from decurion_worker.records import attempt_records, build, node_record
 
 Emit = Callable[[Record, bool], Awaitable[None]]
 """Hands one record to the link; the flag marks the last of the item. Waits while the branch's window is full."""
@@ -208,6 +208,6 @@ async def scope_output_record(
         input=input,
         value=value,
         failure=failure,
-        schema=schema_hash(scope.output_schema),
+        schema=context.schema_hash(scope.output_schema),
         envelope=envelope,
     )

@@ -86,17 +86,25 @@ class RunContext:
         self._secrets: dict[tuple[str, str], str] = {}
         self._secrets_came = asyncio.Event()
         self._models: dict[str, SlottedModel] = {}
-        self._validators: dict[bytes, Validator] = {}
+        self._validators: dict[str, Validator] = {}
+        self._hashes: dict[int, str] = {}
 
     def scope(self, template: str) -> Scope:
         return self.graph.templates[template] if template else self.graph.root
 
     def validator(self, schema: Schema) -> Validator:
-        """The compiled validator of a schema; compiled once."""
-        key = canonical(schema)
+        """The compiled validator of one of the graph's schemas; compiled once."""
+        key = self.schema_hash(schema)
         found = self._validators.get(key)
         if found is None:
             found = self._validators[key] = Validator(schema)
+        return found
+
+    def schema_hash(self, schema: Schema) -> str:
+        """The hash of one of the graph's schemas. They live as long as the graph, so their identity stands for them."""
+        found = self._hashes.get(id(schema))
+        if found is None:
+            found = self._hashes[id(schema)] = schema_hash(schema)
         return found
 
     def give_secrets(self, values: Mapping[tuple[str, str], str]) -> None:
@@ -141,6 +149,10 @@ class RunContext:
             await model.aclose()
         self._models.clear()
         self._secrets.clear()
+
+
+def schema_hash(schema: Schema) -> str:
+    return digest("schema/v0", canonical(schema))
 
 
 def secret_refs(graph: CompiledGraph) -> set[tuple[str, str]]:

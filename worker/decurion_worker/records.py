@@ -9,20 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from decurion_crds.canonical import Json, canonical, digest, merkle_root
-from decurion_crds.compiled import CompiledGraph, Schema
+from decurion_crds.canonical import Json, merkle_root
+from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
-from decurion_worker.context import Execution
+from decurion_worker.context import Execution, schema_hash
 from decurion_worker.engine.scopes import MapState
 from decurion_worker.failure import Failure
 from decurion_worker.nodes import NodeResult
 
 Parents = Sequence[tuple[str, str]]
-
-
-def schema_hash(schema: Schema) -> str:
-    return digest("schema/v0", canonical(schema))
 
 
 def outcome_of(failure: Failure | None, *, skipped: bool = False) -> Json:
@@ -49,23 +45,25 @@ async def build(
     extra: Mapping[str, Json] | None = None,
 ) -> Record:
     """A record with a core. Every blob that it names is stored when this returns."""
-    written = [(name, vhash(v)) for name, v in sorted((writes or {}).items())]
-    kept = [v for v in (input, value if has_value and failure is None else None) if v is not None]
-    kept.extend((writes or {}).values())
+    channels = sorted(writes or {})
+    given = [] if input is None else [input]
+    returned = [value] if has_value and failure is None else []
+    names, packed = await values.keep([*given, *returned, *((writes or {})[name] for name in channels)])
+    hashes = iter(names)
     core = make_core(
         type=type,
         path=path,
         node=node,
         parents=sorted(parents),
-        input=vhash(input) if input is not None else None,
+        input=next(hashes) if given else None,
         outcome=outcome_of(failure, skipped=type == "skip"),
-        delta=vhash(value) if has_value and failure is None else None,
+        delta=next(hashes) if returned else None,
         schema=schema,
-        writes=written,
+        writes=list(zip(channels, hashes, strict=True)),
     )
     if extra:
         core.update(extra)
-    full: dict[str, Any] = {"run": run, **(envelope or {}), "values": await values.pack(kept)}
+    full: dict[str, Any] = {"run": run, **(envelope or {}), "values": packed}
     if failure is not None:
         full["message"] = failure.message
         full["failed_at"] = failure.path
@@ -94,7 +92,7 @@ async def node_record(
         value=result.output,
         has_value=result.status != "skipped" or result.output is not None,
         failure=result.failure,
-        schema=schema_hash(node.output),
+        schema=context.schema_hash(node.output),
         writes=result.writes,
         envelope=seen,
     )

@@ -32,11 +32,12 @@ from decurion_ledger import (
 )
 from decurion_ledger import core_hash as hash_core
 from decurion_ledger.errors import Fenced, LedgerError, StaleLeader, StoreUnknown
+from decurion_worker.context import schema_hash
 from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task, failure_of
 from decurion_worker.errors import RunnerLost
 from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.projection import RunFacts, project
-from decurion_worker.records import build, join_record, schema_hash
+from decurion_worker.records import build, join_record
 
 log = logging.getLogger(__name__)
 

@@ -139,6 +139,8 @@ class Engine:
 
         How far a failed branch came before it stopped depends on time; that it failed does not.
         """
+        if not self._failed:
+            return list(self.cores.items())
         return [(path, core) for path, core in self.cores.items() if not self._in_failed(path)]
 
     def _in_failed(self, path: str) -> bool:

@@ -9,7 +9,7 @@ import orjson
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import MapBlock
 from decurion_crds.errors import DecurionError, OutputMismatch, ValueRefused
-from decurion_crds.values import normalise
+from decurion_crds.values import Validator, normalise
 from decurion_ledger import branch_key
 from decurion_worker.context import Execution
 from decurion_worker.errors import DuplicateKey, OutputBroken, SourceInvalid
@@ -41,7 +41,7 @@ def _checked_items(execution: Execution, block: MapBlock, items: Json) -> list[J
     schema = {"type": "array", "items": block.item_schema}
     try:
         normal = normalise(items, schema)
-        execution.context.validator(schema).check(normal)
+        Validator(schema).check(normal)
     except OutputMismatch as error:
         raise OutputBroken(execution.path, [f"items {problem}" for problem in error.problems]) from error
     except ValueRefused as error:
