@@ -48,18 +48,13 @@ class Manifests:
     secrets: dict[tuple[str, str], str] = field(repr=False)
     findings: list[Finding]
 
-    def run_of(self, graph: str) -> TaskGraphRun | None:
+    def run_of(self, graph: str) -> tuple[Document, TaskGraphRun] | None:
         """The run of a graph among the files. Raises `InputError` when there are several."""
-        runs = [run for _, run in self.runs if run.spec.graph == graph]
+        runs = [(document, run) for document, run in self.runs if run.spec.graph == graph]
         if len(runs) > 1:
-            names = ", ".join(run.metadata.name or "" for run in runs)
+            names = ", ".join(run.metadata.name or "" for _, run in runs)
             raise InputError(f"the files hold several runs of {graph} ({names}): keep one, or give --input")
         return runs[0] if runs else None
-
-    @property
-    def base(self) -> Path:
-        """The folder that relative paths in a run's input start from: that of the run's file, else the current one."""
-        return Path(self.runs[0][0].file).parent.absolute() if len(self.runs) == 1 else Path.cwd()
 
 
 def read(files: Sequence[Path]) -> Manifests:
@@ -117,7 +112,7 @@ def compiled(
     if chosen not in manifests.graphs:
         raise NoSuchGraph(graph, known)
     run = manifests.run_of(chosen)
-    overrides = dict(run.spec.overrides.llms) if run is not None and run.spec.overrides else {}
+    overrides = dict(run[1].spec.overrides.llms) if run is not None and run[1].spec.overrides else {}
     only = replace(manifests, graphs={chosen: manifests.graphs[chosen]}, findings=[])
     result = compile_all(only, bind={**overrides, **(bind or {})})[chosen]
     show_warnings(manifests.findings + result.findings)

@@ -6,6 +6,7 @@ import asyncio
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import unquote, urlsplit
 
 import orjson
 import typer
@@ -90,7 +91,6 @@ async def _run(
         progress=display.update,
         branches=branches,
         settings=settings,
-        base=manifests.base,
     )
 
 
@@ -107,7 +107,7 @@ def _request(
     if not files:
         raise InputError("nothing to run: name files or folders of manifests, or a run with --resume")
     manifests, found = compiled(files, graph, bind=dict(_pair(b) for b in bind))
-    value, uri = _input(given, manifests, found.name)
+    value, uri, base = _input(given, manifests, found.name)
     if not uri:
         value = check_input(found, value if value is not None else {})
     request = OpenRequest(
@@ -117,6 +117,7 @@ def _request(
         input=value,
         input_uri=uri,
         must_be_new=True,
+        base=str(base),
     )
     return request, manifests
 
@@ -128,20 +129,25 @@ def _pair(text: str) -> tuple[str, str]:
     return name, other
 
 
-def _input(given: str, manifests: Manifests, graph: str) -> tuple[Any, str]:
-    """The run's input and, where it is by reference, its URI."""
+def _input(given: str, manifests: Manifests, graph: str) -> tuple[Any, str, Path]:
+    """The run's input or its address, and the folder that relative paths in it start from: that of its own file."""
     if given:
-        text = Path(given[1:]).read_bytes() if given.startswith("@") and _is_file(given[1:]) else given.encode()
+        named = given.startswith("@") and _is_file(given[1:])
+        text = Path(given[1:]).read_bytes() if named else given.encode()
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             raise InputError(f"--input is no JSON ({error}): give one JSON object, or @FILE with one") from error
-        return value, ""
+        return value, "", Path(given[1:]).parent.absolute() if named else Path.cwd()
     found = manifests.run_of(graph)
     if found is None:
-        return None, ""
-    spec = found.spec
-    return spec.input, spec.input_from.uri if spec.input_from else ""
+        return None, "", Path.cwd()
+    document, spec = found[0], found[1].spec
+    folder = Path(document.file).parent.absolute()
+    if spec.input_from is None:
+        return spec.input, "", folder
+    uri = spec.input_from.uri
+    return None, uri, Path(unquote(urlsplit(uri).path)).parent if uri.startswith("file:") else folder
 
 
 def _is_file(name: str) -> bool:

@@ -264,3 +264,50 @@ def test_an_interrupted_run_says_how_to_go_on(slow: Path) -> None:
     _, said = first.communicate(timeout=60)
     assert first.returncode == 130
     assert "decurion run --resume r1" in said
+
+
+LINES = """
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: lines}
+spec:
+  input: {rows: {type: string}}
+  nodes:
+    - name: each
+      map: {itemsFrom: {jsonl: input.rows, schema: {num: {type: integer}}}, as: row, template: one}
+  output: {nums: "[one.num for one in nodes.each.output.items]"}
+  templates:
+    - name: one
+      input: {row: {type: object, required: [num], properties: {num: {type: integer}}}}
+      nodes:
+        - name: same
+          with: {num: input.row.num}
+          code: |
+            {"num": num}
+          output: {num: {type: integer}}
+      output: {num: nodes.same.output.num}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraphRun
+metadata: {name: lines-1}
+spec: {graph: lines, input: {rows: data/rows.jsonl}}
+"""
+
+
+def test_relative_paths_start_from_the_file_that_holds_them(tmp_path: Path) -> None:
+    (tmp_path / "graphs" / "data").mkdir(parents=True)
+    (tmp_path / "graphs" / "lines.yaml").write_text(LINES)
+    (tmp_path / "graphs" / "data" / "rows.jsonl").write_text('{"num": 1}\n{"num": 2}\n')
+    (tmp_path / "graphs" / "data" / "input.json").write_text('{"rows": "rows.jsonl"}')
+    by_run = decurion("run", "graphs", "-q", cwd=tmp_path)
+    assert by_run.returncode == 0, by_run.stderr
+    assert json.loads(by_run.stdout) == {"nums": [1, 2]}
+    by_input = decurion("run", "graphs", "-q", "--input", "@graphs/data/input.json", cwd=tmp_path)
+    assert json.loads(by_input.stdout) == {"nums": [1, 2]}
+
+
+def test_an_id_that_is_taken_is_refused(folder: Path) -> None:
+    assert decurion("run", "graph.yaml", "--input", input_of(1), "--run-id", "r1", cwd=folder).returncode == 0
+    again = decurion("run", "graph.yaml", "--input", input_of(2), "--run-id", "r1", cwd=folder)
+    assert again.returncode == 2
+    assert "--resume r1" in again.stderr

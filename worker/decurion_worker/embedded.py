@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
@@ -38,11 +37,10 @@ async def run_embedded(
     runners: int = 1,
     branches: int = 1024,
     settings: DriverSettings | None = None,
-    base: Path | None = None,
 ) -> RunEnd:
     """Open or resume a run on the ledger at `ledger` and see it to its end.
 
-    `secrets` gives the values of the secrets that a graph names; `base` is the folder of relative paths.
+    `secrets` gives the values of the secrets that a graph names.
 
     Raises what `Driver.open_run` raises, and `RunLetGo` when another driver took the run over or the store was away for
     longer than the patience.
@@ -52,7 +50,7 @@ async def run_embedded(
         "driver-0",
         store=store,
         ledger_uri=ledger,
-        sources=Sources(open_store, files=True, base=base, ledger=ledger),
+        sources=Sources(open_store, files=True, ledger=ledger),
         settings=settings,
     )
     executor = LocalExecutor(RunnerSettings(branches=branches))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
@@ -33,7 +34,8 @@ class OpenRequest:
     """What is needed to open a run. `graph` may stand for a stored bundle; `input_uri` for `input`.
 
     `leader_epoch` orders those who open a run; `take_over` raises it above the log's. `cluster` is whose live list the
-    run is on. Without `graph` and `digest` the run must exist; with `must_be_new` it must not.
+    run is on. Without `graph` and `digest` the run must exist; with `must_be_new` it must not. `base` is the folder of
+    relative paths, for a run on a laptop.
     """
 
     run: str
@@ -47,6 +49,7 @@ class OpenRequest:
     take_over: bool = False
     cluster: str = ""
     must_be_new: bool = False
+    base: str = ""
     scheduled_at: str = ""
     seed: str = ""
 
@@ -123,6 +126,7 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
             "name": request.name,
             "namespace": request.namespace,
             "at": driver.now().astimezone(UTC).isoformat(timespec="milliseconds"),
+            **({"base": request.base} if request.base else {}),
         },
     )
 
@@ -152,6 +156,8 @@ def check_input(graph: CompiledGraph, given: Json) -> Json:
 async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunSession:
     genesis = opened.records[0][1]
     core = genesis.core or {}
+    if base := genesis.envelope.get("base"):
+        driver.sources.base = Path(base)
     values = Values(driver.store, request.run)
     closure = await values.unpack(genesis.envelope, genesis.envelope["closure"])
     graph = CompiledGraph.model_validate(closure)

@@ -29,7 +29,7 @@ class Sources:
         self._opener = opener
         self._ledger = ledger.rstrip("/")
         self._files = files
-        self._base = base or Path.cwd()
+        self.base = base or Path.cwd()
         self._stores: dict[str, Store] = {}
 
     async def read(self, uri: Json) -> bytes:
@@ -55,7 +55,7 @@ class Sources:
             raise SourceRefused(
                 uri, "local files are read by `decurion run` only; put it into the pool's store as s3://…"
             )
-        path = path if path.is_absolute() else self._base / path
+        path = path if path.is_absolute() else self.base / path
         try:
             return await asyncio.to_thread(_read, uri, path)
         except FileNotFoundError:
