@@ -13,6 +13,7 @@ import pytest
 from decurion_crds.compiled import CompiledGraph, Expr, Tolerate
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
 from decurion_ledger.errors import StaleLeader
+from decurion_worker.acceptance import Acceptance
 from decurion_worker.driver import Driver
 from decurion_worker.errors import RunExists
 from decurion_worker.executors import LocalExecutor
@@ -423,3 +424,20 @@ async def test_a_node_may_return_null_and_its_branch_goes_on_from_it() -> None:
         async with Bench(store=store) as bench:
             session = await bench.run(None, epoch=1)
         assert session.facts.state_hash == whole.facts.state_hash
+
+
+async def test_a_record_that_cannot_be_right_is_refused() -> None:
+    _, log = await done(map_reduce(), {"n": 1})
+    plan = next(r for r in log if r.path == "/plan")
+    check = Acceptance(map_reduce())
+
+    def why(record: Record, item: str = "/plan", committed: Any = ()) -> str | None:
+        return check.fault(record, item=item, committed=dict.fromkeys(committed, ""), beside=())
+
+    assert plan.core is not None
+    assert why(plan) is None
+    assert "not under" in (why(plan, item="/total") or "")
+    assert "committed already" in (why(plan, committed=["/plan"]) or "")
+    assert "hash" in (why(replace(plan, core={**plan.core, "node": "other"})) or "")
+    values = {name: {"inline": {"items": [7]}} for name in plan.envelope["values"]}
+    assert "hash" in (why(replace(plan, envelope={**plan.envelope, "values": values})) or "")

@@ -21,7 +21,6 @@ from typing import Literal
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
-from decurion_crds.values import OutputMismatch, Validator
 from decurion_ledger import (
     LogWriter,
     Opened,
@@ -30,8 +29,8 @@ from decurion_ledger import (
     final_state_hash,
     vhash,
 )
-from decurion_ledger import core_hash as hash_core
 from decurion_ledger.errors import Fenced, LedgerError, StaleLeader, StoreUnknown
+from decurion_worker.acceptance import Acceptance
 from decurion_worker.context import schema_hash
 from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task, failure_of
 from decurion_worker.errors import RunnerLost
@@ -114,7 +113,7 @@ class RunSession:
         self._inbox = _Inbox()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._validators = _validators(graph)
+        self._acceptance = Acceptance(graph)
         self._refusals: Counter[str] = Counter()
         self._failing: set[asyncio.Task[None]] = set()
         self.on_changed: Callable[[RunSession], None] = lambda session: None
@@ -329,7 +328,7 @@ class RunSession:
             if lease is None or lease.runner != runner or one.lease in void:
                 refused.setdefault(runner, []).append(one.lease)
                 continue
-            why = self._fault(one.record, lease, paths)
+            why = self._acceptance.fault(one.record, item=lease.key, committed=self.engine.cores, beside=paths)
             if why is not None:
                 # A record that cannot be right voids the item: it is offered again from what is committed.
                 log.error("run %s: a record of %s at %s is refused: %s", self.run, runner, one.record.path, why)
@@ -344,36 +343,6 @@ class RunSession:
                 self.leases.pop(one.lease, None)
                 self.suspects.pop(lease.key, None)
         return accepted, acks, refused
-
-    def _fault(self, record: Record, lease: Lease, paths: set[str]) -> str | None:
-        """Why a record may not be committed, or None."""
-        under = record.path == lease.key or record.path.startswith((f"{lease.key}/", f"{lease.key}!"))
-        if not under and lease.key != f"{record.path}!writes":
-            return f"it is not under the item {lease.key}"
-        if record.core is None:
-            return None
-        if record.path in self.engine.cores or record.path in paths:
-            return "the path is committed already"
-        if record.core.get("path") != record.path or hash_core(record.core) != record.core_hash:
-            return "its core does not have the hash it names"
-        return self._value_fault(record)
-
-    def _value_fault(self, record: Record) -> str | None:
-        delta = record.core["delta"] if record.core else None
-        held = (record.envelope.get("values") or {}).get(delta) if delta is not None else None
-        if held is None or "inline" not in held:
-            return None
-        value = held["inline"]
-        if vhash(value) != delta:
-            return "its value does not have the hash it names"
-        validator = self._validators.get(record.core["schema"]) if record.core else None
-        if validator is None or record.type == "scope_opened":
-            return None
-        try:
-            validator.check(value)
-        except OutputMismatch as error:
-            return str(error)
-        return None
 
     def _release(self, lease_id: str, why: str) -> None:
         """An item whose record was refused: offered again, given up when that happens again and again."""
@@ -574,12 +543,3 @@ class RunSession:
 def _placed(path: str, message: str) -> str:
     """`message` with its place in front, once."""
     return message if message.startswith(path) else f"{path}: {message}"
-
-
-def _validators(graph: CompiledGraph) -> dict[str, Validator]:
-    """Validators of all that is committed under this graph, by the hash of the schema."""
-    found: dict[str, Validator] = {}
-    for scope in (graph.root, *graph.templates.values()):
-        for schema in (scope.output_schema, *(node.output for node in scope.nodes)):
-            found.setdefault(schema_hash(schema), Validator(schema))
-    return found

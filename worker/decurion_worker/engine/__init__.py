@@ -1,6 +1,7 @@
 """The pure engine: durable records in, work and decisions out."""
 
-from decurion_worker.engine.engine import Applied, Close, Decision, EndScope, Engine, Join, Task, failure_of
+from decurion_worker.engine.actions import Applied, Close, Decision, EndScope, Join, Task, failure_of
+from decurion_worker.engine.engine import Engine
 from decurion_worker.engine.scopes import BranchStatus, MapState, NodeStatus, ScopeState
 from decurion_worker.failure import Failure
 

@@ -16,67 +16,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
+from decurion_worker.engine.actions import Applied, Close, Decision, EndScope, Join, Outcome, Task, failure_of
 from decurion_worker.engine.environment import channel_values, environment
 from decurion_worker.engine.scopes import BranchStatus, MapState, NodeStatus, ScopePlan, ScopeState
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure
 from decurion_worker.link import ItemKind
-
-Outcome = Literal["succeeded", "failed", "cancelled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Work for a runner, named by `key` (its path in the ledger; one task of a key is out at a time)."""
-
-    key: str
-    kind: ItemKind
-    scope: str
-    node: str
-    env: dict[str, Json]
-    template: str
-    parents: tuple[tuple[str, str], ...]
-    skip: bool
-    done: Mapping[str, Record]
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    map: MapState
-
-
-@dataclass(frozen=True, slots=True)
-class EndScope:
-    """A branch scope that failed: its `!output` record says so."""
-
-    scope: ScopeState
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    outcome: Outcome
-    failure: Failure | None
-    output: Json
-    output_hash: str | None
-
-
-Decision: TypeAlias = Join | EndScope | Close
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A record with the values that its hashes name, loaded: `value` of its delta, `writes` of its channels."""
-
-    record: Record
-    value: Json = None
-    writes: Mapping[str, Json] | None = None
 
 
 class Engine:
@@ -531,16 +480,6 @@ class Engine:
         if home is None or index is None:
             raise LogCorrupt(path, "no open map has this branch")
         return home, index
-
-
-def failure_of(record: Record) -> Failure | None:
-    """The failure that a record states, or None."""
-    outcome = record.core["outcome"] if record.core else None
-    if not isinstance(outcome, dict):
-        return None
-    failed = outcome["failed"]
-    at = record.envelope.get("failed_at", record.path)
-    return Failure(at, failed["class"], failed["code"], record.envelope.get("message", ""))
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -1,0 +1,73 @@
+"""What an engine takes and gives: durable records with their values, tasks for runners, decisions for the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from decurion_crds.canonical import Json
+from decurion_ledger import Record
+from decurion_worker.engine.scopes import MapState, ScopeState
+from decurion_worker.failure import Failure
+from decurion_worker.link import ItemKind
+
+Outcome = Literal["succeeded", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work for a runner, named by `key` (its path in the ledger; one task of a key is out at a time)."""
+
+    key: str
+    kind: ItemKind
+    scope: str
+    node: str
+    env: dict[str, Json]
+    template: str
+    parents: tuple[tuple[str, str], ...]
+    skip: bool
+    done: Mapping[str, Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    map: MapState
+
+
+@dataclass(frozen=True, slots=True)
+class EndScope:
+    """A branch scope that failed: its `!output` record says so."""
+
+    scope: ScopeState
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    outcome: Outcome
+    failure: Failure | None
+    output: Json
+    output_hash: str | None
+
+
+Decision: TypeAlias = Join | EndScope | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A record with the values that its hashes name, loaded: `value` of its delta, `writes` of its channels."""
+
+    record: Record
+    value: Json = None
+    writes: Mapping[str, Json] | None = None
+
+
+def failure_of(record: Record) -> Failure | None:
+    """The failure that a record states, or None."""
+    outcome = record.core["outcome"] if record.core else None
+    if not isinstance(outcome, dict):
+        return None
+    failed = outcome["failed"]
+    at = record.envelope.get("failed_at", record.path)
+    return Failure(at, failed["class"], failed["code"], record.envelope.get("message", ""))
