@@ -11,6 +11,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -318,6 +319,52 @@ def test_a_killed_driver_is_opened_again_by_the_operator(stage: Stage, quiet: di
     stage.check("driver-killed", before)
     assert end["stateHash"] == quiet["stateHash"]
     assert end["attempt"] == 2
+
+
+def test_a_killed_runner_is_replaced(stage: Stage, quiet: dict[str, Any]) -> None:
+    stage.start("runner-killed")
+    stage.until("runner-killed", lambda s: s.get("phase") == "Running")
+    victim = stage.pool.client().drivers()[0]["runners"][0]
+    stage.committed("runner-killed", 30)
+    os.kill(int(victim.split("-")[-2]), signal.SIGKILL)
+    before = stage.durable_calls("runner-killed")
+    end = stage.wait("runner-killed")
+    stage.check("runner-killed", before)
+    assert end["stateHash"] == quiet["stateHash"]
+    assert end["attempt"] == 1
+
+
+def test_a_driver_that_stops_for_three_leases_is_replaced(stage: Stage, quiet: dict[str, Any]) -> None:
+    stage.start("driver-stopped")
+    stage.until("driver-stopped", lambda s: s.get("phase") == "Running")
+    stopped = stage.pool.client().drivers()[0]
+    stage.committed("driver-stopped", 30)
+    os.kill(stopped["pid"], signal.SIGSTOP)
+    before = stage.durable_calls("driver-stopped")
+    end = stage.wait("driver-stopped")
+    stage.check("driver-stopped", before)
+    assert end["stateHash"] == quiet["stateHash"]
+    assert stage.pool.client().drivers()[0]["incarnation"] != stopped["incarnation"]
+
+
+def test_a_store_that_is_away_for_three_leases_is_waited_for(stage: Stage, quiet: dict[str, Any]) -> None:
+    stage.start("store-away")
+    stage.until("store-away", lambda s: s.get("phase") == "Running")
+    runners = stage.pool.client().drivers()[0]["runners"]
+    stage.committed("store-away", 30)
+    stage.s3.server.pause()
+    try:
+        stage.until("store-away", lambda s: s.get("reason") == "StoreUnavailable")
+        begun = time.monotonic()
+        wait_until(lambda: time.monotonic() - begun > 3 * LEASE, seconds=4 * LEASE, what="three leases")
+    finally:
+        stage.s3.server.resume()
+    before = stage.durable_calls("store-away")
+    end = stage.wait("store-away")
+    stage.check("store-away", before)
+    assert end["stateHash"] == quiet["stateHash"]
+    assert end["attempt"] == 1
+    assert stage.pool.client().drivers()[0]["runners"] == runners
 
 
 def test_an_edited_graph_does_not_change_a_run_whose_operator_and_driver_die(
