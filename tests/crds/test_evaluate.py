@@ -260,3 +260,13 @@ async def test_the_words_of_the_language_exist_in_the_interpreter(evaluator: Eva
     for name in sorted(MODULES):
         await run(evaluator, code(f"import {name}\n1"))
     assert not BUILTINS & CODE_REFUSED
+
+
+async def test_a_result_without_bottom_fails_alone_and_the_next_one_is_evaluated() -> None:
+    deep = "def main():\n    x = []\n    for _ in range(100000):\n        x = [x]\n    return x\n"
+    one = Code(src="1", py="def main():\n    return 1\n")
+    async with Evaluator(processes=1) as evaluator:
+        for _ in range(6):
+            with pytest.raises(ExpressionFailed, match="nested deeper"):
+                await evaluator.code(Code(src="x", py=deep), {}, seconds=5, seed="s", clock=CLOCK)
+            assert await evaluator.code(one, {}, seconds=5, seed="s", clock=CLOCK) == 1

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from decurion_crds.canonical import Json
 from decurion_crds.expressions import Evaluator, ExpressionFailed
 from decurion_ledger import Record, Store
+from decurion_ledger.errors import StoreError
 from decurion_worker.branch import Branch, evaluate_output
 from decurion_worker.context import Execution, ModelSlots, RunContext
 from decurion_worker.errors import ExpressionFailure, WorkError
@@ -181,6 +182,10 @@ class Runner:
                 await self._work_node(run.context, item, emit)
         except asyncio.CancelledError:
             raise
+        except StoreError as error:
+            # The store was away for longer than the patience of blobs: the item is offered again, here or elsewhere.
+            log.warning("item %s of run %s cannot be stored: %s", item.scope or item.node, item.run, error)
+            self._end("the store is away")
         except Exception:
             # A fault of ours must not look like a slow item: the driver hears that the runner is gone and offers its
             # items to another, three times at most.

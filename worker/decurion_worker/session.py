@@ -235,7 +235,6 @@ class RunSession:
         except StoreUnknown as error:
             self._end(f"StoreUnknown: {error}")
         except LedgerError as error:
-            log.exception("run %s is let go", self.run)
             self._end(f"{type(error).__name__}: {error}")
         except Exception as error:
             log.exception("a fault in the driver; run %s is let go", self.run)

@@ -26,6 +26,8 @@ MAX_BATCH = 64
 MAX_USES = 5_000
 """Feeds after which a session is replaced, so that what it has gathered is bounded."""
 MAX_DEFINED = 256
+MAX_FAULTS = 5
+"""Faults of our own in a row after which a lane gives up."""
 
 Deliver = Callable[[Sequence[Outcome]], None]
 
@@ -33,7 +35,8 @@ Deliver = Callable[[Sequence[Outcome]], None]
 class _Lane(threading.Thread, Generic[J]):
     """A thread that takes jobs until its queue is closed, and owns at most one session at a time.
 
-    What it does not expect, such as processes that cannot be started, closes the queue and fails whoever waits.
+    What it does not expect fails the jobs at hand; several times in a row, as when no process can be started, it closes
+    the queue and fails whoever waits.
     """
 
     most = 1
@@ -47,9 +50,19 @@ class _Lane(threading.Thread, Generic[J]):
 
     def run(self) -> None:
         jobs: list[J] = []
+        faults = 0
         try:
             while jobs := self._jobs.take(self.most):
-                self._work([job for job in jobs if not job.future.cancelled()])
+                try:
+                    self._work([job for job in jobs if not job.future.cancelled()])
+                    faults = 0
+                except Exception as error:
+                    faults += 1
+                    if faults >= MAX_FAULTS:
+                        raise
+                    self._discard()
+                    failed = ExpressionFailed(f"the interpreter failed: {type(error).__name__}: {error}"[:1000])
+                    self._deliver([(job.future, failed) for job in jobs])
         except BaseException as error:
             failed = ExpressionFailed(f"the interpreter cannot be used: {error}")
             self._deliver([(job.future, failed) for job in (*jobs, *self._jobs.close())])

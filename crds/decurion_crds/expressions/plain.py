@@ -6,7 +6,7 @@ import re
 
 from decurion_crds.canonical import Json
 from decurion_crds.expressions.errors import ExpressionFailed
-from decurion_crds.values import MAX_INTEGER
+from decurion_crds.values import MAX_DEPTH, MAX_INTEGER
 
 _INSTEAD = {
     "set": "a set has no order; write sorted(…)",
@@ -23,8 +23,12 @@ _INSTEAD = {
 _NO_FIELDS = re.compile(r"^AttributeError: '(\w+)' object has no attribute 'get'$")
 
 
-def plain(value: object) -> Json:
-    """`value` as JSON: tuples become lists. Raises `ExpressionFailed` for what JSON does not have."""
+def plain(value: object, depth: int = 0) -> Json:
+    """`value` as JSON: tuples become lists. Raises `ExpressionFailed` for what JSON does not have, and for nesting
+    deeper than values may have, which is also how a value that contains itself ends.
+    """
+    if depth > MAX_DEPTH:
+        raise ExpressionFailed(f"the result is nested deeper than {MAX_DEPTH} levels; flatten it")
     kind = type(value)
     if kind is str or value is None or kind is bool:
         return value
@@ -37,19 +41,19 @@ def plain(value: object) -> Json:
             return value
         raise ExpressionFailed(f"the result holds {value}, which is no JSON number; write None")
     if kind is list or kind is tuple:
-        return [plain(item) for item in value]  # type: ignore[attr-defined]
+        return [plain(item, depth + 1) for item in value]  # type: ignore[attr-defined]
     if kind is dict:
-        return _object(value)  # type: ignore[arg-type]
+        return _object(value, depth + 1)  # type: ignore[arg-type]
     name = kind.__name__
     hint = _INSTEAD.get(name, f"{name} is no JSON value; write a dict, a list, a string or a number")
     raise ExpressionFailed(f"the result holds what JSON does not have: {hint}")
 
 
-def _object(value: dict[object, object]) -> Json:
+def _object(value: dict[object, object], depth: int) -> Json:
     for key in value:
         if type(key) is not str:
             raise ExpressionFailed(f"the result holds the key {key!r}, and keys are strings; write str(…)")
-    return {key: plain(item) for key, item in value.items()}
+    return {key: plain(item, depth) for key, item in value.items()}
 
 
 def reason(message: str, *, seconds: float, memory: int) -> str:
