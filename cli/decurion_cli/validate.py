@@ -9,6 +9,7 @@ import orjson
 import typer
 
 from decurion_cli.exits import BAD_INPUT, exits
+from decurion_crds.errors import InputError
 
 
 def validate(
@@ -23,6 +24,10 @@ def validate(
 
     with exits():
         manifests = read(files)
+        if not manifests.loaded.documents and not manifests.findings:
+            raise InputError(
+                f"{', '.join(map(str, files))}: no resource is in there; name files or folders of manifests"
+            )
         findings = list(manifests.findings)
         broken = {f.file for f in findings if f.severity == "error"}
         results = compile_all(manifests)

@@ -25,7 +25,9 @@ def serve(
     ledger: Annotated[str, typer.Option("--ledger", envvar="DECURION_LEDGER", help="A folder, or s3://bucket/prefix.")],
     executor: Annotated[Literal["local", "ray"], typer.Option("--executor", help="Where runners live.")] = "local",
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 takes a free one.")] = 8700,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8700,
     token_env: Annotated[
         str, typer.Option("--token-env", help="Variable that holds the bearer token callers must present.")
     ] = "DECURION_POOL_TOKEN",

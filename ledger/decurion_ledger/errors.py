@@ -9,6 +9,7 @@ DecurionError
     │   ├── NotFound              no object under this key
     │   ├── AccessDenied          a person must change a permission
     │   └── BucketMissing         a person must create the bucket or correct the address
+    ├── StoreMisconfigured        the client of a store cannot be made from what the environment says
     ├── StoreUnknown              the last segment may or may not be in the log: park, re-open later
     ├── Fenced                    another driver owns the run; final for this writer
     ├── StaleLeader               the opener was appointed before the one that wrote the log's last fence
@@ -81,6 +82,15 @@ class AccessDenied(StoreError):
 
 class BucketMissing(StoreError):
     advice = "create the bucket or correct the ledger's address"
+
+
+class StoreMisconfigured(LedgerError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the S3 client cannot be made: {self.reason}; correct the AWS_… variables or the profile they name."
 
 
 class StoreUnknown(LedgerError):

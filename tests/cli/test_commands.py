@@ -311,3 +311,21 @@ def test_an_id_that_is_taken_is_refused(folder: Path) -> None:
     again = decurion("run", "graph.yaml", "--input", input_of(2), "--run-id", "r1", cwd=folder)
     assert again.returncode == 2
     assert "--resume r1" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("AWS_ENDPOINT_URL_S3", "127.0.0.1:9"), ("AWS_PROFILE", "nobody")], ids=["endpoint", "profile"]
+)
+def test_a_store_that_is_configured_wrongly_is_told_in_a_sentence(folder: Path, name: str, value: str) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", name: value}
+    done = decurion("run", "graph.yaml", "--input", input_of(1), "--ledger", "s3://b/p", cwd=folder, env=keys)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert "the S3 client cannot be made" in done.stderr
+
+
+def test_files_without_a_resource_are_not_right(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("")
+    done = decurion("validate", "empty.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no resource" in done.stderr

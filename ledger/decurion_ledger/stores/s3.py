@@ -32,6 +32,7 @@ from decurion_ledger.errors import (
     CredentialsExpired,
     NotFound,
     StoreError,
+    StoreMisconfigured,
     Unavailable,
 )
 from decurion_ledger.stores.port import ObjectInfo, Put, Range, check_key
@@ -188,7 +189,6 @@ def _client(endpoint_url: str | None, region: str | None, credentials: Credentia
         response_checksum_validation="when_required",
         s3={"addressing_style": "path"} if endpoint_url else {},
     )
-    session = boto3.session.Session(region_name=region)
     keys: dict[str, Any] = {}
     if credentials is not None:
         keys = {
@@ -196,13 +196,17 @@ def _client(endpoint_url: str | None, region: str | None, credentials: Credentia
             "aws_secret_access_key": credentials.secret_key,
             "aws_session_token": credentials.session_token,
         }
-    return session.client(
-        "s3",
-        endpoint_url=endpoint_url,
-        region_name=session.region_name or "us-east-1",
-        config=config,
-        **keys,
-    )
+    try:
+        session = boto3.session.Session(region_name=region)
+        return session.client(
+            "s3",
+            endpoint_url=endpoint_url,
+            region_name=session.region_name or "us-east-1",
+            config=config,
+            **keys,
+        )
+    except (BotoCoreError, ValueError) as e:
+        raise StoreMisconfigured(str(e)) from e
 
 
 def _range_header(range: Range) -> str:
