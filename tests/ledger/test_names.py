@@ -24,6 +24,7 @@ FIELDS = {
     errors.Fenced: ("r", 3, 2, 7, "driver-1"),
     errors.StaleLeader: ("r", 5, 6),
     errors.RunNotFound: ("r", "s3://x"),
+    errors.StoreMisconfigured: ("Invalid endpoint: x",),
     errors.RunClosed: ("r", 3),
     errors.WriterStopped: ("r", 3),
     errors.ValueMissing: ("0" * 64,),
