@@ -17,7 +17,8 @@ from decurion_crds.canonical import Json, canonical, digest
 Schema = dict[str, Any]
 """A JSON Schema (2020-12), self-contained: shared names are resolved."""
 
-NodeKind = Literal["transform", "code", "llm", "map"]
+NodeKind = Literal["transform", "code", "llm", "map", "graph", "switch"]
+OnFailure = Literal["fail", "skip", "otherwise"]
 
 
 class _Compiled(BaseModel):
@@ -87,7 +88,8 @@ class MapBlock(_Compiled):
     """A fan-out. Exactly one of `items` and `jsonl` is set; `template` names a scope of the graph's `templates`.
 
     A branch's input is the node's `with`, plus the item under `as_`, plus `index` where the template declares it.
-    `item_schema` is the schema of one item.
+    `item_schema` is the schema of one item. Above `tolerate` no branch starts any more, and the map fails when those
+    that run have ended; with `fail_fast` these are stopped, and it fails at once.
     """
 
     items: Expr | None = None
@@ -98,6 +100,57 @@ class MapBlock(_Compiled):
     item_schema: Schema = Field(default_factory=dict, alias="itemSchema")
     concurrency: int | None = None
     tolerate: Tolerate = Tolerate(count=0)
+    fail_fast: bool = Field(False, alias="failFast", exclude_if=lambda value: not value)
+
+
+class GraphBlock(_Compiled):
+    """One scope of the graph's `templates`, run once. Its input is the node's `with`, its output is the node's.
+
+    It runs in a scope of its own at the node's path: the node `draft` of the template of the node `/review` is
+    `/review/draft`, and `/review!output` is the scope's end. Where `templates[template].leaf` holds, one runner may run
+    it whole, as it does a branch of a map; inside a leaf branch it does so always, and such scopes may be nested.
+    """
+
+    template: str
+
+
+class SwitchCase(_Compiled):
+    """The nodes that run when the switch's value is `equals`: a text, a number or a truth value."""
+
+    equals: Json
+    nodes: tuple[str, ...] = ()
+
+
+SWITCH_OUTPUT: Schema = {
+    "type": "object",
+    "properties": {"value": {}, "chosen": {"type": "array", "items": {"type": "string"}}},
+    "required": ["chosen", "value"],
+    "additionalProperties": False,
+}
+"""The schema of what a switch leaves in the ledger. No expression reads it."""
+
+
+class SwitchBlock(_Compiled):
+    """One choice among nodes of the scope. Each of them names the switch as its `choice`.
+
+    `value` sees what `when` sees. `cases` differ in `equals`, and no node stands in two of them or in `default` too.
+    """
+
+    value: Expr
+    cases: tuple[SwitchCase, ...]
+    default: tuple[str, ...] = ()
+
+    def decide(self, value: Json) -> dict[str, Json]:
+        """The node's output: `value` and the names of the nodes that run, those of the one case that equals it.
+
+        `1` equals `1.0`; a truth value equals no number. What equals no case, such as null, chooses `default`.
+        """
+        nodes = next((case.nodes for case in self.cases if _same(case.equals, value)), self.default)
+        return {"value": value, "chosen": list(nodes)}
+
+
+def _same(one: Json, other: Json) -> bool:
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 class Retry(_Compiled):
@@ -111,16 +164,24 @@ class Node(_Compiled):
     """One node of a scope.
 
     `after` holds every predecessor, declared or inferred, in file order. `control` holds only those of the author's own
-    `after`: skipping spreads along these. `reads` are the paths that `when`, `with`, control parts and `otherwise` need
-    from the scope (`input…`, `nodes…`, `state…`, `run…`). `parents` are the nodes among `after` whose data it reads.
-    `digest` covers all that decides this node's result: its own fields, its template, its model.
-    Exactly one of `transform`, `code`, `llm`, `map` is set, named by `kind`.
+    `after`: skipping spreads along these. `choice` is the switch in one of whose cases the node stands; it is among
+    `after` and `parents`, and not in `control`. `reads` are the paths that `when`, `with`, control parts and
+    `otherwise` need from the scope (`input…`, `nodes…`, `state…`, `run…`). `parents` are the nodes among `after` whose
+    data it reads. `digest` covers all that decides this node's result: its own fields, its template, its model.
+    Exactly one of `transform`, `code`, `llm`, `map`, `graph`, `switch` is set, named by `kind`.
+
+    A node is skipped when `choice` was skipped or did not choose it, when all of `control` were skipped, or when its
+    `when` is false; its output is then that of `otherwise`, or None. `on_failure` says what becomes of a node whose
+    tries are used up: `fail` ends the scope; `skip` makes it a skipped node, in all that follows from that; `otherwise`
+    makes it a node that ran, with the output of `otherwise`, so that what comes after it runs. A node that was skipped
+    or that failed writes no channel.
     """
 
     name: str
     kind: NodeKind
     after: tuple[str, ...] = ()
     control: tuple[str, ...] = ()
+    choice: str | None = None
     parents: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     when: Expr | None = None
@@ -130,11 +191,20 @@ class Node(_Compiled):
     writes: dict[str, Expr] = Field(default_factory=dict)
     timeout_seconds: float = Field(alias="timeoutSeconds")
     retry: Retry = Retry()
+    on_failure: OnFailure = Field("fail", alias="onFailure", exclude_if=lambda value: value == "fail")
     transform: dict[str, Expr] | None = None
     code: Code | None = None
     llm: LlmCall | None = None
     map: MapBlock | None = None
+    graph: GraphBlock | None = None
+    switch: SwitchBlock | None = None
     digest: str = ""
+
+    @property
+    def template(self) -> str | None:
+        """The scope that a map runs for every item, or a graph once; None for other kinds."""
+        block = self.map or self.graph
+        return block.template if block is not None else None
 
 
 class Channel(_Compiled):
@@ -148,8 +218,9 @@ class Scope(_Compiled):
     """A graph body: the root, or a template. `nodes` stand in file order; `order` is a topological order of names.
 
     `input_schema` and `output_schema` are object schemas (`output_schema` is free where `output` is `$value`).
-    `output` maps names to expressions, or the single name `$value` to one. `leaf` says that a branch of this scope runs
-    whole on one runner: no map is reachable from it. `digest` covers everything in the scope and below it.
+    `output` maps names to expressions, or the single name `$value` to one. `leaf` says that this scope runs whole on
+    one runner: no map is reachable from it, also not by the templates of its `graph` nodes. `digest` covers everything
+    in the scope and below it.
     """
 
     input_schema: Schema = Field(alias="inputSchema")
