@@ -21,6 +21,7 @@ DecurionError
     │   ├── SegmentCorrupt
     │   └── BlobCorrupt
     ├── ValueMissing              a record does not hold the value that is asked for
+    ├── ValueTooWide              the lists of a value exceed what one evaluation may load
     ├── RecordTooLarge            a record exceeds a segment
     └── DuplicatePath             two results at one path
 InputError (and LedgerError)
@@ -204,6 +205,20 @@ class ValueMissing(LedgerError):
 
     def __str__(self) -> str:
         return f"the record holds no value {self.vhash}; ask the record whose core names it."
+
+
+class ValueTooWide(LedgerError):
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(size, limit)
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        size, limit = f"{self.size / 2**20:.1f}", f"{self.limit / 2**20:.0f}"
+        return (
+            f"its lists have {size} MiB, more than the {limit} MiB that are loaded at once; map over the list, or "
+            "read less of it."
+        )
 
 
 class RecordTooLarge(LedgerError):

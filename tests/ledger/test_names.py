@@ -28,6 +28,7 @@ FIELDS = {
     errors.RunClosed: ("r", 3),
     errors.WriterStopped: ("r", 3),
     errors.ValueMissing: ("0" * 64,),
+    errors.ValueTooWide: (9, 8),
     errors.RecordTooLarge: ("/a", 9, 8),
     errors.DuplicatePath: ("/a",),
 }

@@ -1,16 +1,19 @@
 """Value hashes do not depend on where a value is kept; packing puts it where the sizes say."""
 
+import asyncio
 import hashlib
 import math
 import sys
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decurion_crds.canonical import canonical
-from decurion_ledger import Values, pack, unpack, vhash
-from decurion_ledger.errors import BlobCorrupt, NotJson, Unavailable, ValueMissing
+from decurion_crds.wide import Appended, ItemRef, ListRef, mark
+from decurion_ledger import Values, open_store, pack, unpack, vhash
+from decurion_ledger.errors import BlobCorrupt, NotJson, Unavailable, ValueMissing, ValueTooWide
 from decurion_ledger.layout import blob_key
 from decurion_ledger.patience import Patience
 from decurion_ledger.stores import Counted, MemoryStore
@@ -190,3 +193,89 @@ async def test_missing_and_changed_values_are_told_apart() -> None:
     await store.delete(key)
     with pytest.raises(BlobCorrupt, match="missing"):
         await unpack(store, envelope, vhash(big))
+
+
+WIDE = [{"i": i, "text": "x" * 40} for i in range(2_000)]
+
+
+async def test_a_wide_list_comes_back_as_a_reference_that_knows_its_size() -> None:
+    store = open_store("memory://wide")
+    values = Values(store, RUN)
+    kept = await values.keep([{"rows": WIDE, "n": 1}])
+    back = await values.unpack({"values": kept.packed}, kept.names[0])
+    ref = back["rows"]
+    assert isinstance(ref, ListRef)
+    assert (ref.count, ref.bytes) == (2_000, len(canonical(WIDE)))
+    assert back == kept.values[0]
+    assert kept.names == [vhash({"rows": WIDE, "n": 1})] == [vhash(back)]
+    assert await Values(store, RUN).load(back) == {"rows": WIDE, "n": 1}
+    assert await Values(store, RUN).item(ItemRef(ref, 1_999)) == WIDE[1_999]
+
+
+async def test_the_index_names_chunks_of_512_items_and_large_items_have_blobs_of_their_own() -> None:
+    store = open_store("memory://wide-chunks")
+    values = Values(store, RUN)
+    rows = [{"i": i, "text": "y" * (6_000 if i % 500 == 0 else 90)} for i in range(1_500)]
+    kept = await values.keep([rows])
+    ref = kept.values[0]
+    index = orjson.loads(await store.get(blob_key(ref.index)))
+    assert (index["count"], index["bytes"], len(index["chunks"])) == (1_500, len(canonical(rows)), 3)
+    chunk = orjson.loads(await store.get(blob_key(index["chunks"][0][0])))
+    assert len(chunk) == 512
+    assert chunk[0].keys() == {"blob", "bytes"}
+    assert chunk[1] == [rows[1]]
+    assert await values.load(ref) == rows
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$list": {"value": 1}},
+        {"$list": {"bytes": 1, "count": 1, "index": "a", "root": "b"}},
+        {"rows": WIDE, "mine": {"$list": {"count": 1, "root": "b"}}},
+        [WIDE, WIDE, "end"],
+        [[WIDE] * 3, {"$list": WIDE}],
+        [{"$list": i} for i in range(10_000)],
+        [["z" * 3_500] * 20] * 800,
+    ],
+    ids=["escape", "like a reference", "both", "lists in a list", "nested", "a list of escapes", "a wide list of them"],
+)
+async def test_references_and_what_looks_like_one_keep_their_hash_through_the_store(value: object) -> None:
+    store = open_store("memory://wide-forms")
+    values = Values(store, RUN)
+    kept = await values.keep([value])
+    back = await values.unpack({"values": kept.packed}, kept.names[0])
+    assert vhash(back) == kept.names[0] == vhash(value)
+    again = await values.keep([back])
+    assert again.names == kept.names
+    assert again.packed == kept.packed or "inline" in kept.packed[kept.names[0]]
+    assert await values.load(back, limit=1 << 40) == value
+
+
+async def test_more_than_the_limit_is_not_loaded_and_the_error_says_what_to_do() -> None:
+    values = Values(open_store("memory://wide-limit"), RUN)
+    (ref,) = (await values.keep([WIDE])).values
+    with pytest.raises(ValueTooWide, match=r"its lists have 0\.1 MiB, more than .* map over the list"):
+        await values.load(mark({"a": ref}), limit=1_000)
+
+
+async def test_lists_are_appended_and_rebuilt_chunk_by_chunk_to_what_they_would_be_whole() -> None:
+    values = Values(open_store("memory://wide-append"), RUN)
+    (ref,) = (await values.keep([WIDE])).values
+    both = await values.appended(Appended((ref, [1, 2], ref)))
+    assert vhash(both) == vhash([*WIDE, 1, 2, *WIDE])
+    assert await values.rebuilt(ref, lambda items: items) == ref
+    narrow = await values.rebuilt(ref, lambda items: [item["i"] for item in items])
+    assert narrow == [row["i"] for row in WIDE]
+
+
+async def test_a_chunk_that_many_want_is_fetched_once_and_a_wrong_index_is_refused() -> None:
+    store = open_store("memory://wide-once")
+    (ref,) = (await Values(store, RUN).keep([WIDE])).values
+    counted = Counted(store)
+    values = Values(counted, RUN)
+    got = await asyncio.gather(*(values.item(ItemRef(ref, i)) for i in range(512)))
+    assert list(got) == WIDE[:512]
+    assert counted.gets == 2
+    with pytest.raises(BlobCorrupt, match="not the index"):
+        await values.load(ListRef(ref.count, ref.bytes, "0" * 64, ref.index))

@@ -48,8 +48,8 @@ async def build(
     channels = sorted(writes or {})
     given = [] if input is None else [input]
     returned = [value] if has_value and failure is None else []
-    names, packed = await values.keep([*given, *returned, *((writes or {})[name] for name in channels)])
-    hashes = iter(names)
+    kept = await values.keep([*given, *returned, *((writes or {})[name] for name in channels)])
+    hashes = iter(kept.names)
     core = make_core(
         type=type,
         path=path,
@@ -63,7 +63,7 @@ async def build(
     )
     if extra:
         core.update(extra)
-    full: dict[str, Any] = {"run": run, **(envelope or {}), "values": packed}
+    full: dict[str, Any] = {"run": run, **(envelope or {}), "values": kept.packed}
     if failure is not None:
         full["message"] = failure.message
         full["failed_at"] = failure.path

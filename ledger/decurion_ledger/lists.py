@@ -1,0 +1,105 @@
+"""Wide lists: how one becomes chunks under an index, and what is hashed of it.
+
+    index   {"bytes", "chunks": [[sha256, bytes], …], "count", "root"}      one blob, canonical JSON
+    chunk   [entry, …]                                                      512 items a blob, the last one fewer
+    entry   [item]                    the item stands here
+            {"blob": sha256, "bytes"} an item of more than 4 KiB has a blob of its own
+
+Items are in stored form: a wide list inside one is `{"$list": {"bytes", "count", "index", "root"}}`, an object of the
+author's own whose only key is `$list` is `{"$list": {"value": …}}`. The root is the Merkle root (domain `list/v1`)
+over the items' value hashes: it is the same whoever built the list, in whatever pieces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import orjson
+
+from decurion_crds.canonical import Json, canonical, merkle_root
+from decurion_crds.wide import ListRef, mark
+
+LIST_LIMIT = 64 * 1024
+CHUNK = 512
+INLINE_ITEM = 4 * 1024
+
+FOLDED = "$list"
+
+
+class ListBuilder:
+    """Builds one wide list item by item. `blobs` (sha256 → bytes) holds what is finished and not yet stored: whoever
+    builds takes them out and stores them, as often as memory asks for it.
+    """
+
+    def __init__(self, blobs: dict[str, bytes] | None = None) -> None:
+        self.blobs: dict[str, bytes] = {} if blobs is None else blobs
+        self._leaves: list[bytes] = []
+        self._entries: list[bytes] = []
+        self._chunks: list[tuple[str, int]] = []
+        self._bytes = 1
+
+    def add(self, *, hash: bytes, stored: bytes, size: int) -> None:
+        """An item: its value hash (32 bytes), its stored form, and the bytes of its plain canonical form."""
+        if len(stored) <= INLINE_ITEM:
+            self._add(hash, b"[" + stored + b"]", size)
+        else:
+            self.add_blob(hash=hash, blob=self._blob(stored), bytes=len(stored), size=size)
+
+    def add_blob(self, *, hash: bytes, blob: str, bytes: int, size: int) -> None:
+        """An item whose stored form is a blob already."""
+        self._add(hash, canonical({"blob": blob, "bytes": bytes}), size)
+
+    def _add(self, leaf: bytes, entry: bytes, size: int) -> None:
+        self._leaves.append(leaf)
+        self._entries.append(entry)
+        self._bytes += size + 1
+        if len(self._entries) == CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        raw = b"[" + b",".join(self._entries) + b"]"
+        self._chunks.append((self._blob(raw), len(raw)))
+        self._entries.clear()
+
+    def _blob(self, raw: bytes) -> str:
+        sha = hashlib.sha256(raw).hexdigest()
+        self.blobs[sha] = raw
+        return sha
+
+    def finish(self) -> ListRef:
+        """The reference to what was added; index and last chunk are among `blobs`."""
+        if self._entries:
+            self._flush()
+        count, root = len(self._leaves), merkle_root("list/v1", self._leaves)
+        index = canonical({"bytes": self._bytes, "chunks": self._chunks, "count": count, "root": root})
+        return ListRef(count, self._bytes, root, self._blob(index))
+
+
+def folded_ref(ref: ListRef) -> bytes:
+    """What enters a value hash for a wide list."""
+    return canonical({FOLDED: {"count": ref.count, "root": ref.root}})
+
+
+def stored_ref(ref: ListRef) -> bytes:
+    return canonical({FOLDED: {"bytes": ref.bytes, "count": ref.count, "index": ref.index, "root": ref.root}})
+
+
+def decode(raw: bytes) -> Json:
+    """The value of a stored form, with references for its wide lists."""
+    value = orjson.loads(raw)
+    return mark(unfolded(value)) if b'"$list"' in raw else value
+
+
+def unfolded(stored: Any) -> Json:
+    """A parsed stored form as a value, its containers not marked yet."""
+    if isinstance(stored, list):
+        return [unfolded(item) for item in stored]
+    if not isinstance(stored, dict):
+        return stored
+    held = stored.get(FOLDED)
+    if len(stored) == 1 and isinstance(held, dict):
+        if "value" in held:
+            return {FOLDED: unfolded(held["value"])}
+        return ListRef(held["count"], held["bytes"], held["root"], held["index"])
+    return {key: unfolded(member) for key, member in stored.items()}
