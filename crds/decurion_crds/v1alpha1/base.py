@@ -92,7 +92,7 @@ def one_of(*fields: str, required: bool = True) -> Rule:
 
 def python_name(json_name: str) -> str:
     """The attribute that holds the field `json_name`: `timeoutSeconds` → `timeout_seconds`, `with` → `with_`."""
-    name = re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match.group(1).lower(), json_name)
+    name = re.sub(r"(?<=[a-z0-9])([A-Z]+)", lambda match: "_" + match.group(1).lower(), json_name)
     return name + "_" if keyword.iskeyword(name) or name == "schema" else name
 
 
