@@ -21,6 +21,7 @@ DecurionError                      (decurion_crds.errors)
 │       ├── ExpressionFailure      an expression or code failed
 │       ├── TimedOut               the node exceeded its time
 │       ├── OutputTooLarge         an answer exceeds what is read
+│       ├── ValueTooLarge          a value is wider than one evaluation may load, or than any value may be
 │       ├── SourceMissing          a file or object to read does not exist
 │       ├── SourceRefused          a file or object may not, or cannot, be read
 │       ├── SourceInvalid          a line of a source is no item
@@ -210,6 +211,17 @@ class SecretInvalid(Terminal):
         self.key = key
 
 
+class ValueTooLarge(Terminal):
+    """A wide value is read whole where it cannot be, or is beyond the limits of values."""
+
+    code = "ValueTooLarge"
+
+    def __init__(self, path: str, what: str, reason: str) -> None:
+        super().__init__(f"{path} {what}: {reason}")
+        self.path = path
+        self.what = what
+
+
 class ExpressionFailure(Terminal):
     """An expression or code of a node failed. `name` is its place in the node (`when`, `with.facts`, `code`)."""
 
@@ -341,9 +353,9 @@ class RunExists(ServiceError, InputError):
 class CannotListen(ServiceError):
     """The ingress cannot have its address."""
 
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(f"{host} port {port} cannot be listened on: {reason}; choose another --host or --port")
-        self.host, self.port = host, port
+    def __init__(self, place: str, reason: str, *, advice: str) -> None:
+        super().__init__(f"{place} cannot be listened on: {reason}; {advice}")
+        self.place = place
 
 
 class RunUnknown(ServiceError):

@@ -13,6 +13,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import orjson
@@ -210,12 +211,35 @@ async def serve(app: Starlette, *, host: str, port: int, ready: Callable[[str], 
     try:
         listening = socket.create_server((host, port), backlog=1024)
     except OSError as error:
-        raise CannotListen(host, port, error.strerror or str(error)) from error
+        reason = error.strerror or str(error)
+        raise CannotListen(f"{host} port {port}", reason, advice="choose another --host or --port") from error
+    url = f"http://{host}:{listening.getsockname()[1]}"
+    await serve_on(app, listening, ready=lambda: ready(url), stop=stop)
+
+
+def listen_unix(path: str) -> socket.socket:
+    """A socket at `path`, whose folder must be private to its user. What an earlier process left there is replaced.
+
+    Raises `CannotListen`.
+    """
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        Path(path).unlink(missing_ok=True)
+        listening.bind(path)
+    except OSError as error:
+        listening.close()
+        raise CannotListen(path, str(error), advice="let TMPDIR name a folder with a short path") from error
+    listening.listen(1024)
+    return listening
+
+
+async def serve_on(app: Starlette, listening: socket.socket, *, ready: Callable[[], None], stop: asyncio.Event) -> None:
+    """Serve on a socket that listens, until `stop` is set; long polls are cut after 2 s then."""
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2)
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     stopping = asyncio.create_task(stop.wait())
-    ready(f"http://{host}:{listening.getsockname()[1]}")
+    ready()
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     stopping.cancel()
