@@ -1,0 +1,213 @@
+"""Processes that die: a driver with its runners on a store that counts committed records and strikes at a count.
+
+Reference graphs have at most 60 records each, so that every record of them can be a crash point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from decurion_crds.canonical import digest
+from decurion_crds.compiled import CompiledGraph, Tolerate
+from decurion_ledger import LogWriter, Record, open_store, read_log, verify
+from decurion_ledger.segment import parse
+from decurion_ledger.stores import ObjectInfo, Put, Range, Store
+from decurion_worker.driver import Driver, DriverSettings
+from decurion_worker.executors import LocalExecutor
+from decurion_worker.opening import OpenRequest
+from decurion_worker.runner import RunnerSettings
+from decurion_worker.session import RunSession
+from decurion_worker.sources import Sources
+from graphs import code, expr, fan_out, graph, llm, path, scope
+
+RUN = "run-1"
+_stores = itertools.count()
+
+
+def new_store() -> Store:
+    """An empty store in memory."""
+    return open_store(f"memory://crash-{next(_stores)}")
+
+
+class Struck:
+    """`store`, and a blow that falls once when the logs in it hold `at` records.
+
+    The blow comes after the write that reached the count and before its answer. A store that is `dead` never answers
+    again: so far as its process is concerned, nothing happens any more.
+    """
+
+    def __init__(self, store: Store, *, at: int | None = None, blow: Callable[[], None] | None = None) -> None:
+        self.uri = store.uri
+        self.store = store
+        self.at = at
+        self.blow = blow
+        self.written = 0
+        self.dead = asyncio.Event()
+
+    async def _alive(self) -> None:
+        if self.dead.is_set():
+            await asyncio.Event().wait()
+
+    async def put_new(self, key: str, data: bytes) -> Put:
+        await self._alive()
+        result = await self.store.put_new(key, data)
+        if result is Put.CREATED and "/log/" in key:
+            self.written += len(parse(data, key).records)
+            if self.at is not None and self.written >= self.at:
+                self.at = None
+                (self.blow or self.dead.set)()
+        await self._alive()
+        return result
+
+    async def put(self, key: str, data: bytes) -> None:
+        await self._alive()
+        await self.store.put(key, data)
+
+    async def get(self, key: str, range: Range | None = None) -> bytes:
+        await self._alive()
+        return await self.store.get(key, range)
+
+    async def head(self, key: str) -> ObjectInfo:
+        await self._alive()
+        return await self.store.head(key)
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        await self._alive()
+        async for found in self.store.list(prefix, after):
+            yield found
+
+    async def delete(self, key: str) -> None:
+        await self._alive()
+        await self.store.delete(key)
+
+    async def aclose(self) -> None:
+        return
+
+
+class Process:
+    """A driver and its runners, as one process holds them, on `store`. Leaving the block is its death."""
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        runners: int = 1,
+        executor: Any = None,
+        settings: DriverSettings | None = None,
+        runner: RunnerSettings | None = None,
+    ) -> None:
+        self.driver = Driver(
+            "driver-0", store=store, ledger_uri=store.uri, sources=Sources(open_store, files=True), settings=settings
+        )
+        self.executor = executor or LocalExecutor(runner or RunnerSettings(branches=64, processes=1))
+        self._runners = runners
+
+    async def __aenter__(self) -> Process:
+        await self.driver.start()
+        await self.executor.start(self.driver)
+        await self.executor.scale(self._runners)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.executor.stop()
+        await self.driver.stop()
+
+    async def open(
+        self, compiled: CompiledGraph | None, input: Any = None, *, run: str = RUN, epoch: int = 0
+    ) -> RunSession:
+        at = "2026-01-01T00:00:00+00:00"
+        request = OpenRequest(
+            run=run, name="g", graph=compiled, input=input, leader_epoch=epoch, scheduled_at=at, seed="s"
+        )
+        return await self.driver.open_run(request)
+
+    async def run(self, compiled: CompiledGraph | None, input: Any = None, **more: Any) -> RunSession:
+        """Open a run and see it to its end."""
+        session = await self.open(compiled, input, **more)
+        async with asyncio.timeout(60):
+            await session.ended.wait()
+        return session
+
+
+async def read(store: Any, run: str = RUN) -> list[Record]:
+    return [record async for _, record in read_log(store, run)]
+
+
+def results(log: list[Record]) -> Counter[str]:
+    """How often each path stands in a log as a result."""
+    return Counter(r.path for r in log if r.core is not None and r.type != "genesis")
+
+
+async def sound(store: Any, run: str = RUN) -> list[Record]:
+    """The log of a run that was struck: the verifier finds nothing, and no path is committed twice."""
+    assert await verify(store, run) == []
+    log = await read(store, run)
+    assert not [path for path, count in results(log).items() if count > 1]
+    return log
+
+
+async def cut(whole: list[Record], records: int) -> Store:
+    """A store whose log is what a driver had committed when it died after so many of `whole`'s records.
+
+    `whole` begins with genesis and fence; `records` counts what comes after them.
+    """
+    store = new_store()
+    opened = await LogWriter.open(store, RUN, leader_epoch=0, driver="first", genesis=lambda: whole[0])
+    for record in body(whole)[:records]:
+        await opened.writer.append([record])
+    await opened.writer.aclose()
+    return store
+
+
+def body(whole: list[Record]) -> list[Record]:
+    return [r for r in whole if r.type not in ("genesis", "fence", "close")]
+
+
+def call_key(at: str, run: str = RUN) -> str:
+    """The idempotency key of the model call of the node at `at`."""
+    return digest("effect/v0", run.encode(), b"\0", at.encode(), b"\0", b"0")
+
+
+# ---------------------------------------------------------------------------- reference graphs
+
+
+def tolerant() -> CompiledGraph:
+    """A map that tolerates the failure of one of its items."""
+    one = scope(
+        code("first", "return {'n': 10 // item}", item="input.item"),
+        code("second", "return {'n': n + 1}", n="nodes.first.output.n"),
+        output={"n": path("nodes.second.output.n")},
+        inputs=("item",),
+    )
+    root = scope(
+        fan_out("each", "input.items", "one", tolerate=Tolerate(count=1)),
+        output={"out": path("nodes.each.output.items")},
+        inputs=("items",),
+        leaf=False,
+    )
+    return graph(root, one=one)
+
+
+def calls(endpoint: str) -> CompiledGraph:
+    """A map of branches of two model calls with code between them, and one model call over all."""
+    out = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    one = scope(
+        llm("ask", "m", q="input.item", output=out),
+        code("turn", "return {'t': text + '?'}", text="nodes.ask.output.text"),
+        llm("again", "m", q="nodes.turn.output.t", output=out),
+        output={"t": path("nodes.again.output.text")},
+        inputs=("item",),
+    )
+    root = scope(
+        fan_out("each", "input.items", "one"),
+        code("all", "return {'t': ' '.join(r['t'] for r in rows)}", rows="nodes.each.output.items"),
+        llm("sum", "m", q="nodes.all.output.t", output=out),
+        output={"n": expr('len(nodes["each"]["output"]["items"])', "nodes.each.output.items")},
+        inputs=("items",),
+        leaf=False,
+    )
+    return graph(root, llms={"m": {"protocol": "openai", "model": "test", "endpoint": endpoint}}, one=one)
