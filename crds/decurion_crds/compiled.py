@@ -7,6 +7,7 @@ by reference only.
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -35,13 +36,15 @@ class Expr(_Compiled):
     property reads as None).
     `reads` are the shortest dotted paths it needs (`input.reports`, `nodes.plan.output.items`, `state.rows`, `report`),
     sorted: an environment pruned to them is enough to evaluate it. `path` is set when the expression is a bare path,
-    which is read without an interpreter.
+    which is read without an interpreter. `light` names those of `reads` of which only the length and single items are
+    wanted, with the constant indexes of these: a wide list there is not loaded.
     """
 
     src: str
     py: str
     reads: tuple[str, ...] = ()
     path: tuple[str, ...] | None = None
+    light: dict[str, tuple[int, ...]] = Field(default_factory=dict, exclude_if=lambda value: not value)
 
 
 class Text(_Compiled):
@@ -170,11 +173,10 @@ class Node(_Compiled):
     data it reads. `digest` covers all that decides this node's result: its own fields, its template, its model.
     Exactly one of `transform`, `code`, `llm`, `map`, `graph`, `switch` is set, named by `kind`.
 
-    A node is skipped when `choice` was skipped or did not choose it, when all of `control` were skipped, or when its
-    `when` is false; its output is then that of `otherwise`, or None. `on_failure` says what becomes of a node whose
-    tries are used up: `fail` ends the scope; `skip` makes it a skipped node, in all that follows from that; `otherwise`
-    makes it a node that ran, with the output of `otherwise`, so that what comes after it runs. A node that was skipped
-    or that failed writes no channel.
+    Whether a node is skipped says `Scope.passes_over`, and then its `when`. A skipped node's output is that of
+    `otherwise`, or None. `on_failure` says what becomes of a node whose tries are used up: `fail` ends the scope;
+    `skip` makes it a skipped node in all that follows from that, and so does `otherwise`, which stands only where the
+    node has one. A node that is skipped, or fails, writes no channel.
     """
 
     name: str
@@ -235,6 +237,19 @@ class Scope(_Compiled):
     @cached_property
     def by_name(self) -> dict[str, Node]:
         return {n.name: n for n in self.nodes}
+
+    def passes_over(self, node: Node, *, skipped: Container[str], outputs: Mapping[str, Json]) -> bool:
+        """Whether a node whose predecessors have ended is skipped, so that not even its `when` is evaluated.
+
+        It is when its switch was skipped or did not choose it, and when all of its own `after` were skipped and none
+        of these has an `otherwise`. `outputs` has the outputs of switches at least.
+        """
+        choice = node.choice
+        if choice is not None and (choice in skipped or node.name not in outputs[choice]["chosen"]):
+            return True
+        return bool(node.control) and all(
+            name in skipped and self.by_name[name].otherwise is None for name in node.control
+        )
 
 
 class CompiledGraph(_Compiled):

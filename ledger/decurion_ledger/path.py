@@ -5,11 +5,13 @@
     name   = [a-z][a-zA-Z0-9_]{0,62}
     index  = 5*DIGIT, without leading zeros when longer than five
     key    = "k:" 32 lower-case hex digits
-    mark   = "!open" | "!join" | "!output"
+    mark   = "!open" | "!join" | "!output" | "!otherwise"
 
 `/` is the run's root scope, `/extract` a node, `/extract[00017]` branch 17 of a map and the scope inside it,
 `/extract[00017]/read` a node in that scope. A mark names a step of the scope or node itself: `/extract!open`
-and `/extract!join` of a map, `/extract[00017]!output` of a branch, `/!output` of the run. The canonical text
+and `/extract!join` of a map, `/extract[00017]!output` of a branch, `/!output` of the run, `/extract!otherwise` what
+stands for the output of a node that failed. `/review/draft` is a node of the graph that the node `review` runs, and
+`/review!output` that graph's end. The canonical text
 is the identity: two paths are equal iff their texts are, and order of paths means order of texts by code
 point.
 """
@@ -24,13 +26,13 @@ from typing import Literal, TypeAlias, cast
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_ledger.errors import BadPath
 
-Mark: TypeAlias = Literal["", "open", "join", "output"]
+Mark: TypeAlias = Literal["", "open", "join", "output", "otherwise"]
 
 MAX_TEXT = 1024
 _NAME = re.compile(r"[a-z][a-zA-Z0-9_]{0,62}")
 _STEP = re.compile(r"([a-z][a-zA-Z0-9_]{0,62})(?:\[(?:([0-9]{5}|[1-9][0-9]{5,11})|k:([0-9a-f]{32}))\])?")
 _KEY = re.compile(r"[0-9a-f]{32}")
-_MARKS = frozenset({"open", "join", "output"})
+_MARKS = frozenset({"open", "join", "output", "otherwise"})
 
 
 def branch_key(key: Json) -> str:
@@ -70,7 +72,7 @@ class LedgerPath:
             raise BadPath(text, "a path starts with /")
         body, bang, mark = text[1:].partition("!")
         if bang and mark not in _MARKS:
-            raise BadPath(text, "after ! stands open, join or output, and nothing after that")
+            raise BadPath(text, "after ! stands open, join, output or otherwise, and nothing after that")
         steps = tuple(_parse_step(part, text) for part in body.split("/")) if body else ()
         return cls(steps, cast(Mark, mark))
 

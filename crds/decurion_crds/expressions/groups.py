@@ -10,10 +10,12 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import Expr
 from decurion_crds.expressions.errors import ExpressionFailed
 from decurion_crds.expressions.syntax import shortest
+from decurion_crds.expressions.wide import PRELUDE as WIDE_PRELUDE
 
 Tree: TypeAlias = "dict[str, Tree]"
 
-PRELUDE = """
+PRELUDE = (
+    """
 _functions = {}
 
 def _run(jobs):
@@ -22,6 +24,8 @@ def _run(jobs):
 def _call(name, inputs):
     return _functions[name](**inputs)
 """
+    + WIDE_PRELUDE
+)
 """`_run` runs jobs of several groups. Each answers for itself: a list of values, or a tuple of what failed."""
 
 _FAILED = """

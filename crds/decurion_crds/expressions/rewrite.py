@@ -13,6 +13,8 @@ import bisect
 from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
+from decurion_crds.expressions.wide import index_of, length_of
+
 Reading: TypeAlias = Literal["run", "check"]
 
 _CONVERSIONS = {-1: "", 97: "!a", 114: "!r", 115: "!s"}
@@ -41,14 +43,24 @@ class Rewriter(ast.NodeTransformer):
     """Makes the tree for one reading. The given tree is changed; new nodes keep the place of what they stand for.
 
     `is_field` says of an attribute or subscript with a constant key, in a place that reads and is not called, whether
-    it is a field of a JSON object.
+    it is a field of a JSON object; `is_light` of what `len` or a constant index is asked of, whether it may be a list
+    that stands elsewhere: then a function of ours is asked.
     """
 
-    def __init__(self, reading: Reading, is_field: Callable[[ast.expr], bool]) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        is_field: Callable[[ast.expr], bool],
+        is_light: Callable[[ast.expr], bool] = lambda node: False,
+    ) -> None:
         self._reading = reading
         self._is_field = is_field
+        self._is_light = is_light
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
+        measured = length_of(node)
+        if measured is not None and isinstance(node.func, ast.Name) and self._is_light(measured):
+            node.func = ast.copy_location(ast.Name(id="_len", ctx=ast.Load()), node.func)
         if isinstance(node.func, ast.Attribute):
             node.func.value = self.visit(node.func.value)
         else:
@@ -62,6 +74,10 @@ class Rewriter(ast.NodeTransformer):
         return self._field(node, _name_place(node))
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        item = index_of(node)
+        if item is not None and isinstance(node.ctx, ast.Load) and self._is_light(item[0]):
+            name = ast.copy_location(ast.Name(id="_item", ctx=ast.Load()), node)
+            return ast.copy_location(ast.Call(func=name, args=[self.visit(item[0]), node.slice], keywords=[]), node)
         if field_name(node) is None:
             self.generic_visit(node)
             return node

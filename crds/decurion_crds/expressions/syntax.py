@@ -11,7 +11,7 @@ import ast
 import functools
 import keyword
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from decurion_crds.compiled import Expr
@@ -25,6 +25,7 @@ from decurion_crds.expressions.rewrite import (
     field_name,
     refused_format,
 )
+from decurion_crds.expressions.wide import index_of, length_of, light_uses
 from decurion_crds.expressions.words import BUILTINS, FUNCTIONS, MUTATORS
 from decurion_crds.findings import Fix, did_you_mean
 from decurion_crds.values import MAX_INTEGER
@@ -108,10 +109,13 @@ def parse_expression(src: str, names: Collection[str]) -> Parsed:
     if path is not None:
         py, check = (path[0] + "".join(form.format(key) for key in path[1:]) for form in (".get({!r})", "[{!r}]"))
     else:
-        py, check = ast.unparse(_rewritten(src, "run")), ast.unparse(_rewritten(src, "check"))
+        light = light_uses(reader.uses)
+        run = _rewritten(src, "run", lambda node: path_of(node) in light)
+        py, check = ast.unparse(run), ast.unparse(_rewritten(src, "check"))
     reads = tuple(".".join(read) for read in shortest(reader.reads))
     bare = path if path is not None and path[0] in reader.names else None
-    return Parsed(Expr(src=src, py=py, reads=reads, path=bare), check, tree)
+    lights = {} if path is not None else {".".join(read): indexes for read, indexes in sorted(light.items())}
+    return Parsed(Expr(src=src, py=py, reads=reads, path=bare, light=lights), check, tree)
 
 
 def shortest(paths: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -147,10 +151,10 @@ def _tree(src: str) -> ast.Expression:
     raise AssertionError("unreachable")
 
 
-def _rewritten(src: str, reading: Reading) -> ast.Expression:
+def _rewritten(src: str, reading: Reading, is_light: Callable[[ast.expr], bool] = lambda node: False) -> ast.Expression:
     """The tree for one reading. Parsing again is a tenth of the cost of copying a tree."""
     tree = _tree(src)
-    tree.body = Rewriter(reading, _is_field).visit(tree.body)
+    tree.body = Rewriter(reading, _is_field, is_light).visit(tree.body)
     return tree
 
 
@@ -213,6 +217,8 @@ class _Reader:
     def __init__(self, src: str, names: frozenset[str]) -> None:
         self.names = names
         self.reads: set[tuple[str, ...]] = set()
+        self.uses: list[tuple[tuple[str, ...], int | None, bool]] = []
+        """Path, constant index and whether nothing but that, or its length, is wanted, of every use of a path."""
         self.problems: list[Problem] = []
         self._columns = Columns(src)
 
@@ -246,7 +252,11 @@ class _Reader:
             for child in ast.iter_child_nodes(node):
                 self._visit(child, bound)
 
-    def _read(self, node: ast.Name | ast.Attribute | ast.Subscript, bound: frozenset[str]) -> None:
+    def _read(self, node: ast.expr, bound: frozenset[str], index: int | None = None, light: bool = False) -> None:
+        item = index_of(node)
+        if item is not None and path_of(item[0]) is not None:
+            self._read(item[0], bound, item[1], light=True)
+            return
         if isinstance(node, ast.Attribute) and is_dunder(node.attr):
             self._refuse(node, f"{node.attr} is no field; read a field of the data")
             return
@@ -261,7 +271,9 @@ class _Reader:
         if root in self.names:
             # A key with a dot cannot stand in a dotted path: the object that holds it is read whole.
             keys = path[1:]
-            self.reads.add((root, *keys[: next((i for i, key in enumerate(keys) if "." in key), len(keys))]))
+            read = (root, *keys[: next((i for i, key in enumerate(keys) if "." in key), len(keys))])
+            self.reads.add(read)
+            self.uses.append((read, index, light and read == path))
         elif root in BUILTINS or root in FUNCTIONS:
             if len(path) > 1:
                 method = ".".join(path)
@@ -287,6 +299,10 @@ class _Reader:
             self._visit(node.func.value, bound)
         else:
             self._callee(node.func, bound)
+        measured = length_of(node)
+        if measured is not None and path_of(measured) is not None and "len" not in self.names | bound:
+            self._read(measured, bound, light=True)
+            return
         for argument in (*node.args, *(named.value for named in node.keywords)):
             self._callee(argument, bound)
 
