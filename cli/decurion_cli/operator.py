@@ -23,6 +23,10 @@ def run(
         typer.Option("--namespace", "-n", help="A namespace to watch; all of them without one."),
     ] = None,
     health_port: Annotated[int, typer.Option("--health-port", help="Port of /livez, /readyz and /metrics.")] = 8080,
+    local_pools: Annotated[
+        bool,
+        typer.Option("--local-pools", help="Serve pools of mode Local: their nodes are executed on this machine."),
+    ] = False,
 ) -> None:
     """Run the operator against the cluster of KUBECONFIG, or of the pod it is in."""
     try:
@@ -30,7 +34,9 @@ def run(
     except ImportError:
         fail("the operator is not installed: pip install 'decurion[operator]'", ENVIRONMENT)
     with exits():
-        run_operator(OperatorSettings(namespaces=tuple(namespace or ()), health_port=health_port))
+        run_operator(
+            OperatorSettings(namespaces=tuple(namespace or ()), health_port=health_port, local_pools=local_pools)
+        )
 
 
 def crds() -> None:

@@ -10,13 +10,11 @@ from decurion_crds.errors import DecurionError
 from decurion_ledger import Settings as LogSettings
 from decurion_ledger import open_store
 from decurion_ledger.patience import Patience
-from decurion_worker.driver import Driver, DriverSettings
-from decurion_worker.drivers import DriverCalls
-from decurion_worker.executors.local import LocalExecutor
-from decurion_worker.pool import Pool, PoolSettings
+from decurion_worker.driver import DriverSettings
+from decurion_worker.pool import PoolSettings
 from decurion_worker.runner import RunnerSettings
 from decurion_worker.serve import ingress, serve
-from decurion_worker.sources import Sources
+from decurion_worker.serve_local import local_drivers
 
 
 class RayMissing(DecurionError):
@@ -67,20 +65,17 @@ async def serve_until(stop: asyncio.Event, options: ServeOptions, *, ready: Call
 
 
 async def _serve_local(stop: asyncio.Event, options: ServeOptions, ready: Callable[[str], None]) -> None:
-    driver = Driver(
-        options.driver,
-        store=open_store(options.ledger),
-        ledger_uri=options.ledger,
-        sources=Sources(open_store, files=False, ledger=options.ledger),
-        settings=options.settings,
+    drivers = local_drivers(
+        name=options.driver,
+        ledger=options.ledger,
+        opener=open_store,
+        token=options.token,
+        driver=options.settings,
+        pool=options.pool,
+        runner=options.runner,
     )
-    pool = Pool(driver, LocalExecutor(options.runner), options.pool)
-    await pool.start()
-    try:
-        app = ingress(DriverCalls(driver), token=options.token)
+    async with drivers as app:
         await serve(app, host=options.host, port=options.port, ready=ready, stop=stop)
-    finally:
-        await pool.stop()
 
 
 async def _serve_ray(stop: asyncio.Event, options: ServeOptions, ready: Callable[[str], None]) -> None:

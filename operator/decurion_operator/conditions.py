@@ -50,6 +50,8 @@ class Reason:
     HEALTHY: Final = "Healthy"
     # pools
     POOL_UNREACHABLE: Final = "PoolUnreachable"
+    POOL_PROCESS_ENDED: Final = "PoolProcessEnded"
+    LOCAL_POOLS_OFF: Final = "LocalPoolsOff"
     # runs
     GRAPH_NOT_READY: Final = "GraphNotReady"
     POOL_UNAVAILABLE: Final = "PoolUnavailable"

@@ -86,9 +86,14 @@ class Observer(Protocol):
 
 
 class Ingress:
-    """Calls to the ingress at `url`. `seconds` bounds a short call, and a long poll beyond its wait."""
+    """Calls to the ingress at `url`. `seconds` bounds a short call, and a long poll beyond its wait.
 
-    def __init__(self, url: str, *, token: str | None, seconds: float, observer: Observer) -> None:
+    With `socket` the calls go to that Unix socket; `url` is then a name for messages.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None, seconds: float, observer: Observer, socket: str | None = None
+    ) -> None:
         self.url = url.rstrip("/")
         self._seconds = seconds
         self._closed = False
@@ -96,11 +101,12 @@ class Ingress:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # A pool has a client of its own: what hangs there takes no connection from any other. Proxies of the
         # environment are for the world outside; a token must not travel through them.
+        # Calls are counted where they are started, and there is one long poll a driver.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=16)
         self._client = httpx.AsyncClient(
             headers=headers,
             timeout=httpx.Timeout(seconds, connect=min(3.0, seconds)),
-            # Calls are counted where they are started, and there is one long poll a driver.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
+            transport=httpx.AsyncHTTPTransport(uds=socket, limits=limits, trust_env=False),
             follow_redirects=False,
             trust_env=False,
         )

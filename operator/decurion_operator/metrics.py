@@ -52,6 +52,9 @@ class Meter:
             "Age of the watch's last event; grows while all is quiet.",
             registry=r,
         )
+        self.pool_restarts = Counter(
+            "decurion_local_pool_restarts_total", "Ends of processes of Local pools.", registry=r
+        )
         self.watch_restarts = Counter("decurion_watch_restarts_total", "Restarts of the watch.", registry=r)
         self.lag = Gauge("decurion_loop_lag_seconds", "How late the event loop last ran a timer.", registry=r)
         self.leader_epoch = Gauge("decurion_leader_epoch", "Leader epoch of this process.", registry=r)

@@ -72,6 +72,7 @@ class PoolLink:
         self._backoff = Backoff(base=settings.backoff_seconds, cap=15.0)
         self._watch: asyncio.Task[None] | None = None
         self._followers: dict[str, asyncio.Task[None]] = {}
+        self._wanted = asyncio.Event()
 
     def start(self) -> None:
         name = f"the watch of {self.key.namespace}/{self.key.name}"
@@ -102,6 +103,10 @@ class PoolLink:
     def forget(self, uid: str) -> None:
         self.projections.pop(uid, None)
 
+    def look(self) -> None:
+        """Ask for the drivers now: something has happened to one of them."""
+        self._wanted.set()
+
     async def _watch_drivers(self) -> None:
         failures = 0
         loop = asyncio.get_running_loop()
@@ -112,11 +117,20 @@ class PoolLink:
             except PoolError as error:
                 failures += 1
                 self._saw_nothing(str(error))
-                await asyncio.sleep(self._backoff.delay(failures))
+                await self._pause(self._backoff.delay(failures))
                 continue
             failures = 0
             self._saw(drivers, asked)
-            await asyncio.sleep(self._settings.drivers_seconds)
+            await self._pause(self._settings.drivers_seconds)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for the next look: until somebody wants one, at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wanted.wait()
+        except TimeoutError:
+            return
+        self._wanted.clear()
 
     def _saw(self, drivers: Sequence[Driver], asked: float) -> None:
         before = self.view.listed
@@ -159,8 +173,13 @@ class PoolLink:
                 )
             except PoolError:
                 failures += 1
+                if failures == 1:
+                    self.look()
                 await asyncio.sleep(self._backoff.delay(failures))
                 continue
+            if incarnation and changes.incarnation != incarnation:
+                # Another process: it has none of the runs that the last one had, and says so when it is asked.
+                self.look()
             failures, cursor, incarnation = 0, changes.cursor, changes.incarnation
             for uid, projection in changes.runs.items():
                 self.projections[uid] = projection

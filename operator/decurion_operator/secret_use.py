@@ -12,6 +12,9 @@ from typing import Any, Final
 USE_LABEL: Final = "decurion.dev/use"
 USE_SELECTOR: Final = f"{USE_LABEL}=true"
 
+STORE_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+"""The entries that the Secret of a ledger store must have; AWS_SESSION_TOKEN may stand beside them."""
+
 Entry = tuple[str, str]
 """Name of a Secret and key in it."""
 
@@ -26,4 +29,15 @@ def not_usable(name: str, key: str | None = None) -> str:
 def secret_refs(*specs: Mapping[str, Any]) -> frozenset[Entry]:
     """The Secret entries that specs of LLMs or WorkerPools refer to."""
     refs = [((spec.get("auth") or {}).get("secretKeyRef") or {}) for spec in specs]
-    return frozenset((r["name"], r["key"]) for r in refs if "name" in r and "key" in r)
+    whole = [name for spec in specs if (name := store_secret(spec))]
+    return frozenset((r["name"], r["key"]) for r in refs if "name" in r and "key" in r) | {
+        (name, key) for name in whole for key in STORE_KEYS
+    }
+
+
+def store_secret(spec: Mapping[str, Any]) -> str:
+    """The name of the Secret with the keys of a WorkerPool's ledger store; empty where there is none."""
+    ledger = spec.get("ledger")
+    credentials = ledger.get("credentials") if isinstance(ledger, Mapping) else None
+    ref = credentials.get("secretRef") if isinstance(credentials, Mapping) else None
+    return str(ref.get("name") or "") if isinstance(ref, Mapping) else ""

@@ -59,6 +59,13 @@ class OperatorSettings:
     """Time-out of one short call to a pool."""
     pool_calls: int = 8
     """Short calls in flight to one pool."""
+    local_pools: bool = False
+    """Whether WorkerPools of mode Local are served. Who may write one then has nodes executed on the operator's
+    machine, with a ledger in any folder that the operator may write."""
+    local_start_seconds: float = 60.0
+    """How long the process of a Local pool may take until it serves."""
+    local_misses: int = 3
+    """After so many looks in a row without an answer the process of a Local pool is killed and started again."""
     pool_grace_seconds: float = 30.0
     """How long a silent pool is not shown on its Running runs: short hiccups cost no writes."""
     backoff_seconds: float = 0.5

@@ -8,17 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from decurion_operator.cache import Cache, Resource
+from decurion_operator.connecting import Connection, Connector
 from decurion_operator.definitions import Parser, secret_problem
-from decurion_operator.errors import SecretNotUsable
 from decurion_operator.gateway import Gateway
-from decurion_operator.ingress import Ingress
 from decurion_operator.leader import Leader
 from decurion_operator.metrics import Meter
-from decurion_operator.plan.pool import Place, Reach, Waiting, plan_admission, plan_pool
+from decurion_operator.plan.pool import Place, Waiting, plan_admission, plan_pool
 from decurion_operator.plan.run import PoolFacts
 from decurion_operator.pools import PoolLink
 from decurion_operator.queue import Key
-from decurion_operator.secret_use import not_usable, secret_refs
+from decurion_operator.secret_use import secret_refs
 from decurion_operator.settings import OperatorSettings
 from decurion_operator.writes import StatusWriter
 
@@ -27,16 +26,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Pool:
-    """One WorkerPool. `made_of` is what the link was made of; of something else another link is made. `problem` says
-    why there is none, or is empty. `shown` is what its runs were last told of the pool's availability."""
+    """One WorkerPool. `problem` says what is wrong with its spec or its Secret, or is empty. `shown` is what its runs
+    were last told of the pool's availability."""
 
-    link: PoolLink | None = None
-    made_of: tuple[str, ...] = ()
+    connection: Connection = field(default_factory=Connection)
     problem: str = ""
     places: Mapping[str, Place] = field(default_factory=dict)
     admitted: frozenset[str] = frozenset()
     shown: tuple[bool | None, str] | None = None
     telling: asyncio.Task[None] | None = None
+
+    @property
+    def link(self) -> PoolLink | None:
+        return self.connection.link
 
 
 class WorkerPools:
@@ -57,15 +59,13 @@ class WorkerPools:
         now: Callable[[], float],
     ) -> None:
         self._cache = cache
-        self._gateway = gateway
         self._statuses = statuses
         self._parser = parser
         self._leader = leader
-        self._settings = settings
-        self._meter = meter
         self._cluster = cluster
         self._add = add
         self._now = now
+        self._connector = Connector(cache, gateway, settings, meter, on_view=add, on_run=self._on_run)
         self._pools: dict[Key, _Pool] = {}
         self.may_start: Callable[[Resource], bool] = lambda run: True
 
@@ -92,15 +92,14 @@ class WorkerPools:
         if pool.too_large or any(f.severity == "error" for f in findings):
             known.problem = f'WorkerPool "{key.name}" cannot be used as it is written.'
         else:
-            secret = known.problem = await self._connect(pool, known, secret)
+            secret = known.problem = secret or await self._connector.connect(pool, known.connection)
         self._admit(pool, known, runs)
-        view = known.link.view if known.link else None
         self._nudge(known, runs)
         status = plan_pool(
             pool,
             findings=findings,
             secret=secret,
-            reach=Reach(view.available, view.problem) if view else Reach(None),
+            reach=known.connection.reach,
             running=sum(r.phase == "Running" for r in runs),
             queued=sum(r.phase == "Queued" for r in runs),
             now=self._now(),
@@ -112,11 +111,14 @@ class WorkerPools:
         if self._cache.get(key) is None:
             return PoolFacts(exists=False)
         known = self._pools.get(key)
-        if known is None or known.link is None:
-            problem = known.problem if known else ""
+        if known is None:
+            return PoolFacts(True, None, silent=float("inf"))
+        reach = known.connection.reach
+        if known.link is None:
+            problem = known.problem or reach.problem
             return PoolFacts(True, False if problem else None, problem, silent=float("inf"))
         silent = asyncio.get_running_loop().time() - known.link.view.answered_at
-        return PoolFacts(True, known.link.view.available, known.link.view.problem, silent)
+        return PoolFacts(True, reach.available, reach.problem, silent)
 
     def tell_live(self) -> None:
         """Tell the drivers of every pool which runs are wanted."""
@@ -131,37 +133,6 @@ class WorkerPools:
     async def aclose(self) -> None:
         for key in tuple(self._pools):
             await self._close(key)
-
-    async def _connect(self, pool: Resource, known: _Pool, secret: str) -> str:
-        """Make the link anew where it was made of something else; returns what is wrong with its Secret."""
-        refs = sorted(secret_refs(pool.spec))
-        if secret:
-            return secret
-        versions = [found.version for name, _ in refs if (found := self._secret(pool, name))]
-        url, seconds = str(pool.spec["url"]), self._settings.pool_seconds
-        made_of = (pool.uid, url, *(part for ref in refs for part in ref), *versions)
-        if known.made_of == made_of:
-            return ""
-        try:
-            token = await self._token(pool, *refs[0]) if refs else None
-        except SecretNotUsable as error:
-            return str(error)
-        if known.link is not None:
-            await known.link.aclose()
-        ingress = Ingress(url, token=token, seconds=seconds, observer=self._meter)
-        known.link = PoolLink(pool.key, ingress, self._settings, on_view=self._add, on_run=self._on_run)
-        known.made_of = made_of
-        known.link.start()
-        return ""
-
-    async def _token(self, pool: Resource, name: str, key: str) -> str:
-        values = await self._gateway.read_secret(pool.key.namespace, name)
-        if key not in values:
-            raise SecretNotUsable(not_usable(name, key))
-        return values[key].strip()
-
-    def _secret(self, pool: Resource, name: str) -> Resource | None:
-        return self._cache.get(Key("Secret", pool.key.namespace, name))
 
     def _admit(self, pool: Resource, known: _Pool, runs: list[Resource]) -> None:
         if known.link is None or not known.link.view.seen:
@@ -187,7 +158,7 @@ class WorkerPools:
     def _nudge(self, known: _Pool, runs: list[Resource]) -> None:
         """Look at the runs that this look at the pool may mean something for."""
         view = known.link.view if known.link else None
-        shown = (view.available if view else None, "" if view else known.problem)
+        shown = (view.available if view else None, "" if view else known.problem or known.connection.reach.problem)
         flipped, known.shown = known.shown != shown, shown
         if flipped:
             self._tell(known)
@@ -219,5 +190,4 @@ class WorkerPools:
             return
         if known.telling is not None:
             known.telling.cancel()
-        if known.link is not None:
-            await known.link.aclose()
+        await known.connection.aclose()

@@ -7,7 +7,22 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from decurion_crds.v1alpha1.base import Auth, Conditions, Model, Resource, Rule
+from decurion_crds.v1alpha1.base import Auth, Conditions, Model, Resource, ResourceName, Rule
+
+
+class SecretRef(Model):
+    """A whole Secret of the same namespace."""
+
+    name: ResourceName = Field(description="Name of the Secret.")
+
+
+class LedgerCredentials(Model):
+    """Where the keys of the store's account are."""
+
+    secret_ref: SecretRef = Field(
+        description="The Secret with entries AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where needed, "
+        "AWS_SESSION_TOKEN; it must be labelled decurion.dev/use=true."
+    )
 
 
 class PoolLedger(Model):
@@ -16,16 +31,22 @@ class PoolLedger(Model):
     uri: str = Field(
         max_length=2048,
         pattern=r"^(s3|file|memory)://[^\s]+$",
-        description="Store of the ledgers, such as s3://bucket/prefix. For an External pool this is information for "
-        "readers: "
-        "the pool itself was started with it.",
+        description="Store of the ledgers, such as s3://bucket/prefix; for a Local pool also file:///folder. For an "
+        "External pool this is information for readers: the pool itself was started with it.",
     )
-
-    later: ClassVar[Mapping[str, str]] = {
-        "credentials": "give the workers their credentials by their environment",
-        "endpointURL": "give the workers AWS_ENDPOINT_URL_S3",
-        "region": "give the workers AWS_REGION",
-    }
+    credentials: LedgerCredentials | None = Field(
+        None, description="The keys for an s3:// ledger of a Local pool; absent, the store is asked without a key."
+    )
+    endpoint_url: str | None = Field(
+        None,
+        alias="endpointURL",
+        max_length=2048,
+        pattern=r"^https?://[^\s]+$",
+        description="Address of the S3-compatible service of a Local pool's ledger; absent, that of AWS.",
+    )
+    region: str | None = Field(
+        None, max_length=64, pattern=r"^[-a-zA-Z0-9]+$", description="Region of a Local pool's s3:// ledger."
+    )
 
 
 class PoolRunners(Model):
@@ -49,18 +70,22 @@ class PoolRunners(Model):
 class WorkerPoolSpec(Model):
     """A place where runs execute."""
 
-    mode: Literal["External"] = Field(
-        description="Who starts the workers: External, somebody else did, with decurion worker serve."
+    mode: Literal["External", "Local"] = Field(
+        description="Who starts the workers. External: somebody else did, with decurion worker serve. Local: the "
+        "operator does, in one process beside it, for small clusters and trials."
     )
-    url: str = Field(
+    url: str | None = Field(
+        None,
         max_length=2048,
         pattern=r"^https?://[^\s]+$",
-        description="Base URL of the pool's own HTTP interface.",
+        description="Base URL of an External pool's HTTP interface.",
     )
-    auth: Auth | None = Field(None, description="The token for the interface; absent, none is sent.")
-    ledger: PoolLedger | None = Field(None, description="Where the pool keeps its ledgers.")
+    auth: Auth | None = Field(None, description="The token for an External pool's interface; absent, none is sent.")
+    ledger: PoolLedger | None = Field(None, description="Where the pool keeps its ledgers; a Local pool needs it.")
     runners: PoolRunners | None = Field(
-        None, description="The processes that execute nodes; for an External pool, information about it."
+        None,
+        description="What executes nodes: runners in the process of a Local pool; for an External pool, information "
+        "about it.",
     )
     max_running: int | None = Field(
         None, ge=1, le=100_000, description="Most runs at a time; further ones are Queued. Absent, no limit."
@@ -71,13 +96,58 @@ class WorkerPoolSpec(Model):
 
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
     later: ClassVar[Mapping[str, str]] = {"isolation": "remove it; a pool serves its own namespace"}
+    rules = (
+        Rule(
+            cel="self.mode != 'External' || has(self.url)",
+            message="an External pool needs url, the address that its decurion worker serve printed",
+            check=lambda pool: pool.mode != "External" or pool.url is not None,
+        ),
+        Rule(
+            cel="self.mode != 'Local' || (!has(self.url) && !has(self.auth))",
+            message="a Local pool has neither url nor auth: the operator starts it and knows its address",
+            check=lambda pool: pool.mode != "Local" or (pool.url is None and pool.auth is None),
+        ),
+        Rule(
+            cel="self.mode != 'Local' || (has(self.ledger) && !self.ledger.uri.startsWith('memory:'))",
+            message="a Local pool needs a ledger that outlives its process: set ledger.uri to s3://… or file:///…",
+            check=lambda pool: pool.mode != "Local" or _outlives(pool.ledger),
+        ),
+        Rule(
+            cel="self.mode != 'External' || !has(self.ledger) || (!has(self.ledger.credentials) && "
+            "!has(self.ledger.endpointURL) && !has(self.ledger.region))",
+            message="credentials, endpointURL and region of the ledger are for Local pools: give the workers of an "
+            "External pool AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL_S3 and AWS_REGION by their environment",
+            check=lambda pool: pool.mode != "External" or _only_informs(pool.ledger),
+        ),
+        Rule(
+            cel="self.mode == oldSelf.mode",
+            message="mode cannot be changed: create another pool",
+            check=None,
+            field=".mode",
+        ),
+        Rule(
+            cel="self.mode != 'Local' || !has(oldSelf.ledger) || !has(self.ledger) || "
+            "self.ledger.uri == oldSelf.ledger.uri",
+            message="the ledger of a Local pool cannot be moved, its runs are there: create another pool",
+            check=None,
+            field=".ledger",
+        ),
+    )
+
+
+def _outlives(ledger: PoolLedger | None) -> bool:
+    return ledger is not None and not ledger.uri.startswith("memory:")
+
+
+def _only_informs(ledger: PoolLedger | None) -> bool:
+    return ledger is None or (ledger.credentials is None and ledger.endpoint_url is None and ledger.region is None)
 
 
 class WorkerPoolStatus(Model):
     """What the operator knows of the pool."""
 
     observed_generation: int | None = Field(None, description="Generation of the spec that the status was made from.")
-    conditions: Conditions = Field(default_factory=list, description="Ready: the pool answers and accepts its token.")
+    conditions: Conditions = Field(default_factory=list, description="Ready: the pool answers, and accepts its token.")
     running: int | None = Field(None, ge=0, description="Runs that execute on the pool.")
     queued: int | None = Field(None, ge=0, description="Runs that wait for a place on the pool.")
 

@@ -21,10 +21,12 @@ from decurion_operator.plan.definitions import summary, too_large
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How a pool answers. `available` is None until the first answer or failure; `problem` says what failed."""
+    """How a pool answers. `available` is None until the first answer or failure; `problem` says what failed, `reason`
+    in one word."""
 
     available: bool | None
     problem: str = ""
+    reason: str = Reason.POOL_UNREACHABLE
 
 
 def plan_pool(
@@ -57,7 +59,7 @@ def plan_pool(
         )
     if reach.available is None and not secret:
         return None
-    reason = Reason.SECRET_NOT_USABLE if secret else "" if reach.available else Reason.POOL_UNREACHABLE
+    reason = Reason.SECRET_NOT_USABLE if secret else "" if reach.available else reach.reason
     message = secret or reach.problem
     status = _status(
         pool,
