@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from decurion_crds.canonical import canonical
 from decurion_crds.compiled import CompiledGraph, Expr, Node, Scope
 
 SCALE = ("transform", "code", "tool", "llm", "agent")
-"""From deterministic to agentic. A map stands where the furthest node of its template stands."""
+"""From deterministic to agentic. Graph and map stand where the furthest node of their template stands."""
 
-_SHAPES = {"transform": ("[", "]"), "code": ("[[", "]]"), "llm": ("([", "])"), "map": ("{{", "}}")}
+_SHAPES = {
+    "transform": ("[", "]"),
+    "code": ("[[", "]]"),
+    "llm": ("([", "])"),
+    "graph": ("[/", "/]"),
+    "map": ("{{", "}}"),
+    "switch": ("{", "}"),
+}
 
 
 def show_text(graph: CompiledGraph) -> str:
     """Every scope with its nodes in order: the place of each on the scale, its model or template, and its edges.
 
-    `←` is an edge that the author declared, `⇠` one that follows from a read, with the expression that made it.
+    `←` is an edge that the author declared, `⇠` one that follows from a read, with the expression that made it, `⇐` one
+    from the switch that chooses the node, with its case.
     """
     lines = [f"{graph.name}  {graph.digest[:12]}"]
     lines += _scope_lines(graph, "graph", graph.root)
@@ -35,6 +44,8 @@ def show_mermaid(graph: CompiledGraph) -> str:
         for node in scope.nodes:
             if node.map is not None:
                 lines.append(f'  {prefix}_{node.name} -. "for each {node.map.as_}" .-> t_{node.map.template}')
+            elif node.graph is not None:
+                lines.append(f'  {prefix}_{node.name} -. "once" .-> t_{node.graph.template}')
     for i, kind in enumerate(SCALE):
         lines.append(f"  classDef {kind} fill:{_COLOURS[i]},stroke:#555,color:#111")
     return "\n".join(lines)
@@ -45,10 +56,19 @@ _COLOURS = ("#e8f1fb", "#cfe3f7", "#d8ecd9", "#fbe7c6", "#f7cfc0")
 
 def place(graph: CompiledGraph, node: Node) -> str:
     """The place of a node on the scale."""
-    if node.map is None:
-        return node.kind
-    below = [place(graph, inner) for inner in graph.templates[node.map.template].nodes]
-    return max(below, key=SCALE.index)
+    return _furthest(graph, [node], set())
+
+
+def _furthest(graph: CompiledGraph, nodes: Iterable[Node], seen: set[str]) -> str:
+    """The furthest place of these nodes and of all below them. A template is looked into once."""
+    furthest = SCALE[0]
+    for node in nodes:
+        here = node.kind if node.kind in SCALE else SCALE[0]
+        if node.template is not None and node.template not in seen:
+            seen.add(node.template)
+            here = _furthest(graph, graph.templates[node.template].nodes, seen)
+        furthest = max(furthest, here, key=SCALE.index)
+    return furthest
 
 
 def _scopes(graph: CompiledGraph) -> Iterator[tuple[str, Scope]]:
@@ -65,7 +85,7 @@ def _scope_lines(graph: CompiledGraph, title: str, scope: Scope) -> Iterator[str
         node = scope.by_name[name]
         yield f"  {_gauge(place(graph, node))}  {name.ljust(width)}  {node.kind.ljust(9)}  {_detail(node)}".rstrip()
         for other in node.after:
-            arrow, why = _reason(node, other)
+            arrow, why = _reason(scope, node, other)
             yield f"  {' ' * len(SCALE)}  {' ' * width}    {arrow} {other}{f'   {why}' if why else ''}"
     for name, expr in scope.output.items():
         yield f"  → {name}: {expr.src}"
@@ -80,6 +100,10 @@ def _gauge(kind: str) -> str:
 def _detail(node: Node) -> str:
     if node.llm is not None:
         return f"model {node.llm.ref}"
+    if node.graph is not None:
+        return f"template {node.graph.template}"
+    if node.switch is not None:
+        return f"on {_shortened(node.switch.value.src)}"
     if node.map is None:
         return ""
     source = node.map.items or node.map.jsonl
@@ -87,8 +111,10 @@ def _detail(node: Node) -> str:
     return f"{'for each' if node.map.items else 'for each line of'} {text} → template {node.map.template}"
 
 
-def _reason(node: Node, other: str) -> tuple[str, str]:
+def _reason(scope: Scope, node: Node, other: str) -> tuple[str, str]:
     """The arrow of an edge, and the expression that made it where it is an inferred one."""
+    if other == node.choice:
+        return "⇐", _case(scope.by_name[other], node.name)
     if other in node.control:
         return "←", ""
     for where, expr in _expressions(node):
@@ -100,6 +126,13 @@ def _reason(node: Node, other: str) -> tuple[str, str]:
     return "⇠", ""
 
 
+def _case(switch: Node, name: str) -> str:
+    """Which case of a switch a node stands in."""
+    cases = switch.switch.cases if switch.switch is not None else ()
+    found = next((case for case in cases if name in case.nodes), None)
+    return f"case {_shortened(canonical(found.equals).decode())}" if found is not None else "default"
+
+
 def _expressions(node: Node) -> Iterator[tuple[str, Expr]]:
     if node.when is not None:
         yield "when", node.when
@@ -109,6 +142,8 @@ def _expressions(node: Node) -> Iterator[tuple[str, Expr]]:
         for name, part in (("map.items", node.map.items), ("map.itemsFrom", node.map.jsonl), ("map.key", node.map.key)):
             if part is not None:
                 yield name, part
+    if node.switch is not None:
+        yield "switch.value", node.switch.value
     for name, expr in (node.otherwise or {}).items():
         yield f"otherwise.{name}", expr
     for name, expr in node.writes.items():
@@ -128,14 +163,24 @@ def _mermaid_scope(graph: CompiledGraph, prefix: str, title: str, scope: Scope) 
         yield f'    {prefix}_{node.name}{left}"{label}"{right}:::{place(graph, node)}'
     for node in scope.nodes:
         for other in node.after:
-            arrow, why = _reason(node, other)
-            link = "-->" if arrow == "←" else f'-. "{_escaped(why)}" .->' if why else "-.->"
+            arrow, why = _reason(scope, node, other)
+            link = (
+                "-->"
+                if arrow == "←"
+                else f'== "{_escaped(why)}" ==>'
+                if arrow == "⇐"
+                else f'-. "{_escaped(why)}" .->'
+                if why
+                else "-.->"
+            )
             yield f"    {prefix}_{other} {link} {prefix}_{node.name}"
     yield "  end"
 
 
 def _mermaid_detail(node: Node) -> str:
-    return f" {node.llm.ref}" if node.llm is not None else f" {node.map.template}" if node.map is not None else ""
+    if node.switch is not None:
+        return f"<br/>{_escaped(_shortened(node.switch.value.src))}"
+    return f" {node.llm.ref}" if node.llm is not None else f" {node.template}" if node.template is not None else ""
 
 
 def _escaped(text: str) -> str:

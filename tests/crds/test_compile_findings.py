@@ -569,10 +569,11 @@ def test_refused(checker: Checker, name: str) -> None:
 
 
 def test_every_code_that_the_compiler_gives_has_a_case() -> None:
+    """That a graph is too large is shown in test_compile_controls."""
     sources = [path.read_text() for path in Path(decurion_crds.compile.__file__).parent.glob("*.py")]
     sources += [path.read_text() for path in Path(decurion_crds.expressions.__file__).parent.glob("*.py")]
     given = {code for code in CODES if any(f'"{code}"' in source for source in sources)}
-    assert {code for _, code, _, _ in CASES.values()} == given - {"UNUSED"}
+    assert {code for _, code, _, _ in CASES.values()} == given - {"UNUSED", "SPEC-TOO-LARGE"}
 
 
 def test_all_causes_are_told_at_once_and_what_depends_on_them_is_not(checker: Checker) -> None:
@@ -618,7 +619,7 @@ def test_all_causes_are_told_at_once_and_what_depends_on_them_is_not(checker: Ch
             "nodes: [{name: a, transform: {v: '1'}}]\noutput: {v: nodes.a.output.v}\n"
             "templates: [{name: t, nodes: [{name: b, transform: {v: '1'}}], output: {v: nodes.b.output.v}}]",
             "templates.t",
-            "no map uses the template t",
+            "nothing uses the template t",
         ),
         (
             "schemas: {R: {type: string}, Q: R}\ninput: {q: {type: array, items: Q}, r: R}\n"

@@ -77,3 +77,45 @@ def test_text_and_mermaid_show_order_and_what_made_it() -> None:
         compiled = compile_graph(graph, llms=llms, checker=checker).result()
     assert show_text(compiled).replace(compiled.digest[:12], "DIGEST") == TEXT.strip()
     assert show_mermaid(compiled).startswith(MERMAID.strip())
+
+
+CHOICES = """
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: router}
+spec:
+  input: {kind: {type: string}, text: {type: string}}
+  nodes:
+    - {name: route, switch: {value: input.kind, cases: [{equals: a, nodes: [one]}], default: [two]}}
+    - {name: one, with: {text: input.text}, graph: {template: answer}}
+    - {name: two, with: {text: input.text}, transform: {v: text}}
+  output: {one: nodes.one.output, two: nodes.two.output}
+  templates:
+    - name: answer
+      input: {text: {type: string}}
+      nodes: [{name: write, with: {text: input.text}, code: text, output: {type: string}}]
+      output: {$value: nodes.write.output}
+"""
+
+
+def test_a_switch_shows_its_cases_and_a_graph_its_template() -> None:
+    [(_, graph)], _ = load_text(CHOICES, "g.yaml").parse()
+    assert isinstance(graph, TaskGraph)
+    with Checker() as checker:
+        compiled = compile_graph(graph, llms={}, checker=checker).result()
+    text, mermaid = show_text(compiled).splitlines(), show_mermaid(compiled).splitlines()
+    assert text[2:7] == [
+        "  ●····  route  switch     on input.kind",
+        "  ·●···  one    graph      template answer",
+        '                  ⇐ route   case "a"',
+        "  ●····  two    transform",
+        "                  ⇐ route   default",
+    ]
+    assert mermaid[2:7] == [
+        '    root_route{"route<br/><small>switch<br/>input.kind</small>"}:::transform',
+        '    root_one[/"one<br/><small>graph answer</small>"/]:::code',
+        '    root_two["two<br/><small>transform</small>"]:::transform',
+        '    root_route == "case #quot;a#quot;" ==> root_one',
+        '    root_route == "default" ==> root_two',
+    ]
+    assert '  root_one -. "once" .-> t_answer' in mermaid

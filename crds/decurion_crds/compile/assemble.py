@@ -11,16 +11,21 @@ from decurion_crds.compile.order import Order
 from decurion_crds.compiled import (
     CompiledGraph,
     Expr,
+    GraphBlock,
     LlmCall,
     MapBlock,
     Node,
     Retry,
     Scope,
+    SwitchBlock,
+    SwitchCase,
 )
 from decurion_crds.expressions.syntax import shortest
 
-TIMEOUTS = {"transform": 1.0, "code": 30.0, "llm": 600.0, "map": 604_800.0}
-"""Seconds of one try where the node says nothing. A map has no time of its own: it gets the bound of the field."""
+TIMEOUTS = {"transform": 1.0, "switch": 1.0, "code": 30.0, "llm": 600.0, "map": 604_800.0, "graph": 604_800.0}
+"""Seconds of one try where the node says nothing. Map and graph have no time of their own: they get the bound of the
+field.
+"""
 
 
 def assemble(draft: GraphDraft, orders: Mapping[str, Order], typed: Typed) -> CompiledGraph:
@@ -48,7 +53,7 @@ class _Assembly:
         return {name: self._specs[name] for name in sorted(named)}
 
     def _scope(self, name: str) -> Scope:
-        """The compiled scope; templates that no map reaches are left out."""
+        """The compiled scope; templates that nothing reaches are left out."""
         if name in self._done:
             return self._done[name]
         draft, order = self._draft.scopes[name], self._orders[name]
@@ -65,11 +70,14 @@ class _Assembly:
                 "order": order.names,
                 "output": _exprs(draft.output),
                 "outputSchema": self._typed.scopes[name],
-                "leaf": not any(node.map is not None for node in nodes),
+                "leaf": all(self._leaf(node) for node in nodes),
             }
         )
         self._done[name] = scope.model_copy(update={"digest": scope_digest(scope)})
         return self._done[name]
+
+    def _leaf(self, node: Node) -> bool:
+        return node.map is None and (node.graph is None or self._done[node.graph.template].leaf)
 
     def _node(self, scope: ScopeDraft, draft: NodeDraft, order: Order) -> Node:
         key = (scope.name, draft.name)
@@ -82,6 +90,7 @@ class _Assembly:
                 "kind": draft.kind,
                 "after": [name for name in scope.nodes if name in edges],
                 "control": draft.after,
+                "choice": draft.choice,
                 "parents": [name for name in scope.nodes if name in edges and edges[name].data],
                 "reads": _reads(draft),
                 "when": _expr(draft.when),
@@ -91,10 +100,13 @@ class _Assembly:
                 "writes": _exprs(draft.writes),
                 "timeoutSeconds": seconds,
                 "retry": _retry(draft),
+                "onFailure": model.on_failure or "fail",
                 "transform": _exprs(draft.transform) if draft.kind == "transform" else None,
                 "code": self._typed.codes.get(key),
                 "llm": _llm(draft),
                 "map": self._map(scope, draft),
+                "graph": GraphBlock(template=draft.template) if draft.kind == "graph" and draft.template else None,
+                "switch": _switch(draft),
             }
         )
         template = self._scope(draft.template) if draft.template is not None else None
@@ -116,6 +128,7 @@ class _Assembly:
                 "itemSchema": self._typed.items[scope.name, draft.name],
                 "concurrency": block.concurrency,
                 "tolerate": {"count": 0} if tolerate is None else tolerate.to_json(),
+                "failFast": block.fail_fast,
             }
         )
 
@@ -145,6 +158,14 @@ def _llm(draft: NodeDraft) -> LlmCall | None:
         parameters=block.parameters,
         choices=_exprs(draft.choices),
     )
+
+
+def _switch(draft: NodeDraft) -> SwitchBlock | None:
+    block = draft.model.switch
+    if block is None or draft.value is None:
+        return None
+    cases = tuple(SwitchCase(equals=case.equals, nodes=tuple(case.nodes)) for case in block.cases)
+    return SwitchBlock(value=draft.value.parsed.expr, cases=cases, default=tuple(block.default))
 
 
 def _retry(draft: NodeDraft) -> Retry:

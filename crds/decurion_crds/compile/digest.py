@@ -20,10 +20,12 @@ _OF_MODEL = ("protocol", "model", "parameters", "structuredOutput", "scripted")
 
 
 def node_digest(node: Node, *, template: Scope | None, llm: Mapping[str, Any] | None) -> str:
-    """The digest of a node, given the scope that it maps over and the spec of the model that it asks."""
+    """The digest of a node, given the scope that it runs and the spec of the model that it asks."""
     own = {key: value for key, value in _plain(node.to_json()).items() if key not in _OF_NODE}
     if node.map is not None:
         own["map"] = {key: value for key, value in own["map"].items() if key not in ("template", "concurrency")}
+    if node.graph is not None:
+        own.pop("graph")
     if node.llm is not None:
         own["llm"] = {key: value for key, value in own["llm"].items() if key != "ref"}
     model = {key: llm[key] for key in _OF_MODEL if key in llm} if llm is not None else None

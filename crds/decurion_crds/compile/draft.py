@@ -62,8 +62,9 @@ class TextDraft:
 class NodeDraft:
     """A node. A `with` name whose expression was refused is in `names` and not in `with_`.
 
-    `output` is what is declared, or the default of the kind; None when it has to be inferred. `broken` says that a part
-    of the block was refused, so that nothing is said about the block's type.
+    `choice` is the switch in a case of which the node stands, `arm` the number of that case (`default` is the last),
+    and `chosen_at` where it stands there. `output` is what is declared, or the default of the kind; None when it has to
+    be inferred. `broken` says that a part of the block was refused, so that nothing is said about the block's type.
     """
 
     name: str
@@ -75,6 +76,9 @@ class NodeDraft:
     with_: dict[str, Site] = field(default_factory=dict)
     when: Site | None = None
     otherwise: dict[str, Site] | None = None
+    choice: str | None = None
+    arm: int = 0
+    chosen_at: Spot | None = None
     writes: dict[str, Site] = field(default_factory=dict)
     output: Schema | None = None
     transform: dict[str, Site] = field(default_factory=dict)
@@ -86,12 +90,13 @@ class NodeDraft:
     jsonl: Site | None = None
     line: Schema | None = None
     key: Site | None = None
+    value: Site | None = None
     template: str | None = None
     broken: bool = False
 
     def scope_sites(self) -> Iterator[Site]:
         """All expressions that read from the scope."""
-        yield from (site for site in (self.when, self.items, self.jsonl, self.key) if site is not None)
+        yield from (site for site in (self.when, self.items, self.jsonl, self.key, self.value) if site is not None)
         yield from self.with_.values()
         yield from (self.otherwise or {}).values()
         yield from self.writes.values()
@@ -106,7 +111,10 @@ class NodeDraft:
 
 @dataclass(eq=False, slots=True)
 class ScopeDraft:
-    """The root (`name` is ""), or a template. `refused` holds names of output fields that were refused."""
+    """The root (`name` is ""), or a template. `refused` holds names of output fields that were refused, `switches`
+    those of the nodes that are switches. `doubtful` says that there is a finding about what runs when, so that nothing
+    is said about what is None because of it.
+    """
 
     name: str
     spot: Spot
@@ -115,6 +123,8 @@ class ScopeDraft:
     nodes: dict[str, NodeDraft] = field(default_factory=dict)
     output: dict[str, Site] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    switches: frozenset[str] = frozenset()
+    doubtful: bool = False
 
 
 @dataclass(eq=False, slots=True)

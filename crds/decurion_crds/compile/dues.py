@@ -1,4 +1,4 @@
-"""What the parts of a node have to give: its fields by its declared output, a map's names by its template's input."""
+"""What the parts of a node have to give: its fields by its declared output, names by the input of its template."""
 
 from __future__ import annotations
 
@@ -98,26 +98,30 @@ def input_dues(template: Schema) -> dict[str, Schema]:
     }
 
 
-def check_map_input(node: NodeDraft, template: Schema, report: Report) -> None:
-    """That a map gives its template the names that it declares, and no others."""
-    block = node.model.map
-    if block is None or "properties" not in template:
+def check_input(node: NodeDraft, template: Schema, report: Report) -> None:
+    """That a map or graph gives its template the names that it declares, and no others."""
+    if "properties" not in template:
         return
+    block = node.model.map
     declared, required = list(template["properties"]), template.get("required", ())
-    given = {block.as_: node.spot.below("map", "as"), **{name: node.spot.below("with", name) for name in node.names}}
+    given = {name: node.spot.below("with", name) for name in node.names}
+    if block is not None:
+        given = {block.as_: node.spot.below("map", "as"), **given}
     for name, spot in given.items():
         if name not in declared:
             meant = did_you_mean(name, declared)
             hint = f'did you mean "{meant}"?' if meant else f"its input has {listed(declared)}"
-            message = f'the template {block.template} has no input "{name}"; {hint}'
+            message = f'the template {node.template} has no input "{name}"; {hint}'
             report.add("FIELD-UNKNOWN", spot, message, fix=Fix(name, meant) if meant else None)
     for name in required:
-        if name not in given and name != "index":
-            message = f'the template {block.template} needs the input "{name}"; give it by with'
+        if name not in given and (block is None or name != "index"):
+            message = f'the template {node.template} needs the input "{name}"; give it by with'
             report.add("FIELD-MISSING", node.spot.below("with"), message)
     index = template["properties"].get("index")
-    if index is not None and "index" not in given and mismatch(INDEX, index) is not None:
-        message = f"index is an integer, and the template {block.template} declares {words(index)}; change its input"
+    if block is None or index is None or "index" in given:
+        return
+    if mismatch(INDEX, index) is not None:
+        message = f"index is an integer, and the template {node.template} declares {words(index)}; change its input"
         report.add("EXPR-TYPE", node.spot.below("map", "template"), message)
 
 

@@ -1,4 +1,4 @@
-"""Channels and skips: what two nodes may not do at once, and which nodes can be skipped or never run."""
+"""Channels and conditions: what two nodes may not do at once, and which nodes can never run."""
 
 from __future__ import annotations
 
@@ -44,31 +44,25 @@ def _check_reader(scope: ScopeDraft, node: NodeDraft, channel: str, unordered: l
             return
 
 
-def may_skip(scope: ScopeDraft, order: Order) -> dict[str, bool]:
-    """Whether a node's output can be None because it was skipped: by its own `when`, or since all of its own `after`
-    were. One with `otherwise` has an output all the same.
-    """
-    found: dict[str, bool] = {}
-    for name in order.names:
-        node = scope.nodes[name]
-        above = [found[other] for other in node.after if other in found]
-        found[name] = node.otherwise is None and (node.model.when is not None or (bool(above) and all(above)))
-    return found
-
-
 def check_reachable(scope: ScopeDraft, order: Order, report: Report) -> None:
-    """Nodes whose `when` is a constant that is false, and those that come only after such."""
+    """Nodes whose `when` is a constant that is false, those that come only after such or after nodes of other cases."""
     dead: set[str] = set()
     for name in order.names:
         node = scope.nodes[name]
         if node.when is not None and _is_false(node.when.parsed.tree.body):
-            dead.add(name)
-            message = f"{name} can never run: its when is always false; remove the node, or write a condition"
-            report.add("UNREACHABLE", node.when.spot, message)
+            spot, why = node.when.spot, "its when is always false; remove the node, or write a condition"
+        elif node.choice in dead and node.chosen_at is not None:
+            spot, why = node.chosen_at, f"{node.choice}, which chooses it, never does; remove one of them"
         elif node.after and all(other in dead for other in node.after):
-            dead.add(name)
-            message = f"{name} can never run: it comes only after nodes that never do; remove it, or its after"
-            report.add("UNREACHABLE", node.spot.below("after"), message)
+            spot, why = node.spot.below("after"), "it comes only after nodes that never do; remove it, or its after"
+        elif name in order.conditions.impossible:
+            spot = node.spot.below("after")
+            why = "it comes only after nodes of other cases; name it in their case, or remove its after"
+        else:
+            continue
+        dead.add(name)
+        scope.doubtful = True
+        report.add("UNREACHABLE", spot, f"{name} can never run: {why}")
 
 
 def _is_false(tree: ast.expr) -> bool:
@@ -82,7 +76,7 @@ def check_unused(scope: ScopeDraft, report: Report) -> None:
     read = {name for site in sites for name in site.reads("nodes")}
     read |= {name for node in scope.nodes.values() for name in node.after}
     for node in scope.nodes.values():
-        if node.name not in read and not node.model.writes and not scope.refused:
+        if node.name not in read and not node.model.writes and node.kind != "switch" and not scope.refused:
             message = f"nothing reads nodes.{node.name}.output; read it, or remove the node"
             report.add("UNUSED", node.spot, message, severity="warning")
         _check_names(node, report)
@@ -97,7 +91,7 @@ def check_unused(scope: ScopeDraft, report: Report) -> None:
 
 
 def _check_names(node: NodeDraft, report: Report) -> None:
-    if node.broken or node.kind == "map":
+    if node.broken or node.kind in ("map", "graph", "switch"):
         return
     used = {path.partition(".")[0] for site in node.work_sites() for path in site.parsed.expr.reads}
     used |= node.code.reads if node.code is not None else frozenset()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from decurion_crds.compile.conditions import NOTHING, Known
 from decurion_crds.compile.draft import VALUE, GraphDraft, NodeDraft, ScopeDraft, Site
 from decurion_crds.compile.dues import (
     INDEX,
     KEY,
+    check_input,
     check_lines,
-    check_map_input,
     choice_dues,
     field_dues,
     input_dues,
@@ -18,11 +19,11 @@ from decurion_crds.compile.dues import (
     items_due,
     map_output,
 )
-from decurion_crds.compile.effects import may_skip
 from decurion_crds.compile.order import Order, channels_read, writers
 from decurion_crds.compile.report import Report
 from decurion_crds.compile.rounds import Cell, Rounds, Typing
 from decurion_crds.compile.sites import SILENT, Due, SiteTyper, Undetermined
+from decurion_crds.compile.switches import check_cases
 from decurion_crds.compiled import Code, Schema
 from decurion_crds.expressions.check import Answer, Checker, Task
 from decurion_crds.expressions.enums import probe, strangers
@@ -62,11 +63,12 @@ class _Inference:
         self._types = Types()
         self._rounds = Rounds(checker, self._types.definitions)
         self._sites = SiteTyper(self._types, self._rounds, report)
-        self._skips = {name: may_skip(scope, orders[name]) for name, scope in draft.scopes.items()}
         self._outputs: dict[tuple[str, str], Cell[Schema | None]] = {}
         self._scopes: dict[str, Cell[Schema | None]] = {}
         self._with: dict[tuple[str, str], dict[str, Cell[Schema | None]]] = {}
         self._fields: dict[tuple[str, str], dict[str, Cell[Schema | None]]] = {}
+        self._exhausted: dict[tuple[str, str], Cell[bool]] = {}
+        """Whether the cases of a switch name every value."""
         self._typed = Typed()
 
     def run(self) -> Typed:
@@ -95,6 +97,8 @@ class _Inference:
             if name in node.with_
         }
         self._outputs[key] = self._rounds.spawn(self._output(scope, node))
+        if node.value is not None:
+            self._exhausted[key] = self._rounds.spawn(self._cases(scope, node, node.value))
 
     # --- what an expression sees
 
@@ -107,33 +111,47 @@ class _Inference:
         if "run" in roots:
             names["run"] = RUN
         if "state" in roots:
-            channels = {name: self._channel(scope, node, name) for name in channels_read(scope, site)}
+            channels: dict[str, Schema] = {}
+            for name in channels_read(scope, site):
+                channels[name] = yield from self._channel(scope, node, site, name)
             names["state"] = {"title": "state", **record(channels)}
         if "nodes" in roots:
-            names["nodes"] = yield from self._nodes(scope, site)
+            names["nodes"] = yield from self._nodes(scope, node, site)
         return names
 
-    def _nodes(self, scope: ScopeDraft, site: Site) -> Typing[Schema | None]:
+    def _known(self, scope: ScopeDraft, node: NodeDraft | None, site: Site) -> Known:
+        """What holds when the expression is evaluated. `otherwise` is for when the node does not run."""
+        if node is None or any(site is other for other in (node.otherwise or {}).values()):
+            return NOTHING
+        return self._orders[scope.name].conditions.known(node.name)
+
+    def _nodes(self, scope: ScopeDraft, node: NodeDraft | None, site: Site) -> Typing[Schema | None]:
+        conditions, known = self._orders[scope.name].conditions, self._known(scope, node, site)
         found: dict[str, Schema] = {}
         for name in dict.fromkeys(site.reads("nodes")):
             output: Schema | None = yield self._outputs[scope.name, name]
             if output is None:
                 return None
-            if self._skips[scope.name].get(name):
+            if conditions.may_be_none(name, known):
                 output = nullable(output)
             found[name] = {"title": f"nodes.{name}", **record({"output": output})}
         return {"title": "nodes", **record(found)}
 
-    def _channel(self, scope: ScopeDraft, node: NodeDraft | None, name: str) -> Schema:
+    def _channel(self, scope: ScopeDraft, node: NodeDraft | None, site: Site, name: str) -> Typing[Schema]:
         """The type of a channel as `node` reads it (the scope's output, when None): None before the first write."""
         channel = scope.channels[name]
         if channel.initial is not None:
             return channel.schema
-        order, skips = self._orders[scope.name], self._skips[scope.name]
-        for writer in writers(scope, name):
-            sure = not skips.get(writer) and scope.nodes[writer].model.when is None
-            if sure and (node is None or order.before(writer, node.name)):
-                return channel.schema
+        order = self._orders[scope.name]
+        before = [writer for writer in writers(scope, name) if node is None or order.before(writer, node.name)]
+        exhausted: set[str] = set()
+        if any(scope.nodes[writer].choice is not None for writer in before):
+            for switch in scope.switches:
+                cell = self._exhausted.get((scope.name, switch))
+                if cell is not None and (node is None or order.before(switch, node.name)) and (yield cell):
+                    exhausted.add(switch)
+        if order.conditions.one_runs(before, self._known(scope, node, site), exhausted=exhausted):
+            return channel.schema
         return nullable(channel.schema)
 
     def _work_names(self, scope: ScopeDraft, node: NodeDraft) -> Typing[dict[str, Schema | None]]:
@@ -159,6 +177,8 @@ class _Inference:
             yield from self._texts(scope, node)
         elif node.kind == "map":
             yield from self._map(scope, node)
+        elif node.kind == "graph" and node.template is not None:
+            check_input(node, self._draft.scopes[node.template].input, self._report)
         if node.otherwise is not None:
             output: Schema | None = yield self._outputs[key]
             if output is not None:
@@ -178,7 +198,7 @@ class _Inference:
             return (yield from self._fits(scope, node, site, Due(due[name])))
         names = yield from self._names(scope, node, site)
         # A prompt takes any value: nothing relies on its type.
-        otherwise = SILENT if node.kind in ("llm", "map") else Undetermined(_BY_TRANSFORM)
+        otherwise = SILENT if node.kind in ("llm", "map", "graph") else Undetermined(_BY_TRANSFORM)
         return (yield from self._sites.infers(site, names, otherwise))
 
     def _written(self, scope: ScopeDraft, node: NodeDraft, site: Site, due: Due) -> Typing[Schema | None]:
@@ -190,8 +210,8 @@ class _Inference:
 
     def _output(self, scope: ScopeDraft, node: NodeDraft) -> Typing[Schema | None]:
         """The type of a node's output: declared, or made of its parts."""
-        if node.kind == "map":
-            return (yield from self._map_output(node))
+        if node.kind in ("map", "graph"):
+            return (yield from self._template_output(node))
         if node.kind == "transform":
             return (yield from self._transform(scope, node))
         return node.output
@@ -268,7 +288,7 @@ class _Inference:
         template = self._draft.scopes[node.template].input if node.template is not None else None
         declared = None
         if template is not None:
-            check_map_input(node, template, self._report)
+            check_input(node, template, self._report)
             declared = template.get("properties", {}).get(block.as_)
         item = declared
         if node.items is not None:
@@ -295,13 +315,18 @@ class _Inference:
         found = yield from self._sites.infers(site, names, SILENT)
         return item_of(found)
 
-    def _map_output(self, node: NodeDraft) -> Typing[Schema | None]:
+    def _cases(self, scope: ScopeDraft, node: NodeDraft, site: Site) -> Typing[bool]:
+        names = yield from self._names(scope, node, site)
+        value = yield from self._sites.infers(site, names, SILENT)
+        return check_cases(node, value, self._report)
+
+    def _template_output(self, node: NodeDraft) -> Typing[Schema | None]:
         if node.template is None:
             return None
-        items: Schema | None = yield self._scopes[node.template]
-        if items is None:
+        result: Schema | None = yield self._scopes[node.template]
+        if result is None:
             return None
-        found = map_output(items)
+        found = map_output(result) if node.kind == "map" else result
         why = mismatch(found, node.output) if node.output is not None else None
         if why is not None:
             self._report.add("OUTPUT-TYPE", node.spot.below("output"), unfit(*why))

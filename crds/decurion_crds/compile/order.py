@@ -6,8 +6,9 @@ import heapq
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations, pairwise
 
+from decurion_crds.compile.conditions import Conditions
 from decurion_crds.compile.draft import ScopeDraft, Site
 from decurion_crds.compile.report import Report, Spot
 
@@ -30,6 +31,7 @@ class Order:
     """The edges of a scope. `names` is topological, and file order where that is free."""
 
     edges: Edges
+    conditions: Conditions
     names: tuple[str, ...] = ()
     ancestors: dict[str, frozenset[str]] = field(default_factory=dict)
 
@@ -38,21 +40,26 @@ class Order:
         return name in self.ancestors[other]
 
     def unordered(self, name: str, other: str) -> bool:
-        return name != other and not self.before(name, other) and not self.before(other, name)
+        """Whether two nodes may run at once."""
+        ordered = self.before(name, other) or self.before(other, name)
+        return name != other and not ordered and not self.conditions.exclude(name, other)
 
 
 def order_scope(scope: ScopeDraft, report: Report) -> Order:
     """The order of a scope. Cycles are in the report, each with what made its edges; file order breaks them."""
     edges: Edges = {name: {} for name in scope.nodes}
     for node in scope.nodes.values():
+        if node.choice is not None and node.chosen_at is not None:
+            _join(edges, node.name, node.choice, Edge(node.chosen_at, f"stands in a case of {node.choice}", data=True))
         for name in node.after:
             _join(edges, node.name, name, Edge(node.spot.below("after"), f"after names {name}", data=False))
         for site in node.scope_sites():
             for name in site.reads("nodes"):
                 _join(edges, node.name, name, Edge(site.spot, f"reads nodes.{name}", data=True))
-    _infer_from_channels(scope, edges)
+    conditions = Conditions(scope)
+    _infer_from_channels(scope, edges, conditions)
     _report_cycles(scope, edges, report)
-    order = Order(edges, names=_sorted(edges))
+    order = Order(edges, conditions, names=_sorted(edges))
     for name in order.names:
         above = edges[name].keys()
         order.ancestors[name] = frozenset(above).union(*(order.ancestors[a] for a in above))
@@ -91,8 +98,9 @@ def _join(edges: Edges, node: str, predecessor: str, edge: Edge) -> None:
         edges[node][predecessor] = Edge(there.spot, there.why, data=True)
 
 
-def _infer_from_channels(scope: ScopeDraft, edges: Edges) -> None:
-    """Orders the reader of a channel after its one other writer, unless that one is declared to come later.
+def _infer_from_channels(scope: ScopeDraft, edges: Edges, conditions: Conditions) -> None:
+    """Orders the reader of a channel after its one other writer, unless that one is declared to come later. Writers of
+    which one at most runs count as one.
 
     A node that reads and writes a channel is left alone: with another of its kind it would wait in a circle, so it has
     to say by `after` which value it means.
@@ -100,9 +108,11 @@ def _infer_from_channels(scope: ScopeDraft, edges: Edges) -> None:
     declared = {name: _reachable(edges, name) for name in edges}
     for name, channel, site in _channel_reads(scope):
         others = writers(scope, channel)
-        if name in others or len(others) != 1 or name in declared[others[0]]:
+        if name in others or not all(conditions.exclude(a, b) for a, b in combinations(others, 2)):
             continue
-        _join(edges, name, others[0], Edge(site.spot, f"reads state.{channel}", data=True))
+        for other in others:
+            if name not in declared[other] and not conditions.exclude(name, other):
+                _join(edges, name, other, Edge(site.spot, f"reads state.{channel}", data=True))
 
 
 def _reachable(edges: Edges, start: str) -> set[str]:
@@ -127,6 +137,7 @@ def _report_cycles(scope: ScopeDraft, edges: Edges, report: Report) -> None:
         members = {other for other in reach[name] if name in reach[other]}
         if name not in told:
             told |= members
+            scope.doubtful = True
             _tell_cycle(_shortest_cycle(edges, name, members), edges, report)
     for name, above in edges.items():
         for other in [other for other in above if name in reach[other] and place[other] >= place[name]]:

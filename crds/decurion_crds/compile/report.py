@@ -39,6 +39,10 @@ class Spot:
         """The item of a list that goes by `name`."""
         return Spot((*self.place, index), f"{self.path}.{name}")
 
+    def at(self, index: int) -> Spot:
+        """The item of a list whose items have no names."""
+        return Spot((*self.place, index), f"{self.path}[{index}]")
+
 
 class Report:
     """Collects findings; the same one twice counts once."""

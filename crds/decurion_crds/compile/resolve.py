@@ -17,7 +17,8 @@ from decurion_crds.compile.draft import (
     View,
 )
 from decurion_crds.compile.report import Report, Spot
-from decurion_crds.compiled import NodeKind, Schema
+from decurion_crds.compile.switches import assign_cases
+from decurion_crds.compiled import SWITCH_OUTPUT, NodeKind, Schema
 from decurion_crds.errors import OutputMismatch, SchemaRefused, ValueRefused
 from decurion_crds.expressions.code import parse_code
 from decurion_crds.expressions.errors import ExpressionRefused, Problem, shifted
@@ -36,7 +37,7 @@ LLM_OUTPUT: Schema = {
     "required": ["text"],
     "additionalProperties": False,
 }
-_KINDS: tuple[NodeKind, ...] = ("transform", "code", "llm", "map")
+_KINDS: tuple[NodeKind, ...] = ("transform", "code", "llm", "graph", "map", "switch")
 
 
 def resolve(graph: TaskGraph, llms: Mapping[str, LLM], report: Report, *, known_llms: Sequence[str] = ()) -> GraphDraft:
@@ -72,9 +73,11 @@ class _Resolver:
             scope.channels.setdefault(channel.name, draft)
         self._names([node.name for node in body.nodes], spot.below("nodes"), "node")
         known = [node.name for node in body.nodes]
+        scope.switches = frozenset(node.name for node in body.nodes if node.switch is not None)
         for i, node in enumerate(body.nodes):
             place = spot.below("nodes").item(i, node.name)
             scope.nodes.setdefault(node.name, self._node(node, place, scope, known))
+        assign_cases(scope, self._report)
         scope.output = self._expressions(body.output, spot.below("output"), "scope", SCOPE_NAMES)
         scope.output = {k: site for k, site in scope.output.items() if self._references(site, scope, known)}
         scope.refused = set(body.output) - set(scope.output)
@@ -140,6 +143,10 @@ class _Resolver:
         draft.after = self._after(node, spot, known)
         if node.output is not None:
             draft.output = self._schema(node.output, spot.below("output"))
+        if node.on_failure == "otherwise" and node.otherwise is None:
+            remedy = "write onFailure: skip" if node.switch is not None else "add otherwise, or write onFailure: skip"
+            message = f"there is no otherwise to go on with when the node fails; {remedy}"
+            self._report.add("FIELD-MISSING", spot.below("onFailure"), message)
         self._block(draft, node)
         self._checked_references(draft, scope, known)
         return draft
@@ -161,6 +168,11 @@ class _Resolver:
             draft.choices = self._expressions(node.llm.choices, spot.below("choices"), "work", draft.names)
         elif node.map is not None:
             self._map(draft, node, spot)
+        elif node.graph is not None:
+            self._template(draft, node.graph.template, spot)
+        elif node.switch is not None:
+            draft.value = self._optional(node.switch.value, spot.below("value"), "scope", SCOPE_NAMES)
+            draft.output = SWITCH_OUTPUT
 
     def _code(self, draft: NodeDraft, source: str, spot: Spot) -> None:
         try:
@@ -188,13 +200,16 @@ class _Resolver:
             draft.line = self._schema(block.items_from.schema_, below.below("schema"))
         names = (*SCOPE_NAMES, block.as_, "index")
         draft.key = self._optional(block.key, spot.below("key"), "item", names)
-        if block.template in self._templates:
-            draft.template = block.template
+        self._template(draft, block.template, spot)
+
+    def _template(self, draft: NodeDraft, name: str, spot: Spot) -> None:
+        if name in self._templates:
+            draft.template = name
             return
-        meant = did_you_mean(block.template, self._templates)
+        meant = did_you_mean(name, self._templates)
         hint = f'did you mean "{meant}"?' if meant else f"the templates are {listed(self._templates)}"
-        message = f'there is no template "{block.template}"; {hint}'
-        fix = Fix(block.template, meant) if meant else None
+        message = f'there is no template "{name}"; {hint}'
+        fix = Fix(name, meant) if meant else None
         self._report.add("REF-MISSING", spot.below("template"), message, fix=fix)
 
     def _model(self, ref: str, spot: Spot) -> None:
@@ -236,7 +251,7 @@ class _Resolver:
         if draft.otherwise is not None:
             kept = {name: site for name, site in draft.otherwise.items() if self._references(site, scope, known)}
             draft.otherwise = kept
-        for part in ("when", "items", "jsonl", "key"):
+        for part in ("when", "items", "jsonl", "key", "value"):
             site = getattr(draft, part)
             if site is not None and not self._references(site, scope, known):
                 setattr(draft, part, None)
@@ -251,6 +266,10 @@ class _Resolver:
                 meant = did_you_mean(name, known)
                 hint = f"did you mean {meant}?" if meant else f"the nodes here are {listed(known)}"
                 self._missing(site, "REF-MISSING", f"nodes.{name}", f"there is no node {name}; {hint}", name, meant)
+                return False
+            if name in scope.switches:
+                message = "a switch has no output; read the value that it switches on, or the nodes of its cases"
+                self._missing(site, "EXPR-FIELD", f"nodes.{name}", message, name, None)
                 return False
         for name in site.reads("state"):
             if name and name not in scope.channels:

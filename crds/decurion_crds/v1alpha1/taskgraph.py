@@ -33,7 +33,7 @@ from decurion_crds.v1alpha1.base import (
     one_of,
 )
 
-BLOCKS = ("transform", "code", "llm", "map")
+BLOCKS = ("transform", "code", "llm", "graph", "map", "switch")
 """The fields of a node that say how it works; exactly one is set."""
 
 _INPUT_TEXT = (
@@ -87,15 +87,60 @@ class MapBlock(Model):
     tolerate: Tolerate | None = Field(
         None, description="How many items may fail before the node fails; absent, none may."
     )
+    fail_fast: bool = Field(
+        False,
+        description="Whether more failures than tolerate stop the items in work at once; else these end first. Default "
+        "false.",
+    )
 
     rules = (one_of("items", "itemsFrom"),)
     later: ClassVar[Mapping[str, str]] = {
         "ref": "copy the other graph into templates and name it by template",
         "body": "write the nodes into a template and name it by template",
         "bind": "name the LLM in the template",
-        "failFast": "remove it; the map fails when no item is executing any more",
         "workspace": "return the files' contents as output",
     }
+
+
+class GraphBlock(Model):
+    """Runs a template once; its output is the node's."""
+
+    template: Identifier = Field(description="The template that runs; its input is the node's with.")
+
+    later: ClassVar[Mapping[str, str]] = {
+        "ref": "copy the other graph into templates and name it by template",
+        "bind": "name the LLM in the template",
+    }
+
+
+def _member(value: object) -> object:
+    if isinstance(value, str | int | float):
+        return value
+    text = "a case is a text, a number, or true or false; for anything else, write a value that computes one of these"
+    raise PydanticCustomError("rule", "{text}", {"text": text, "code": "FIELD-TYPE"})
+
+
+class Case(Model):
+    """The nodes of one value."""
+
+    equals: Annotated[Free, BeforeValidator(_member)] = Field(
+        description="The value: a text, a number, or true or false."
+    )
+    nodes: Annotated[list[Identifier], atomic(max_length=MAX_ENTRIES)] = Field(
+        description="Nodes that run when the switch has this value, and are skipped when it has another."
+    )
+
+
+class SwitchBlock(Model):
+    """Chooses among nodes by a value. A node of a case runs after the switch; nodes of different cases never both."""
+
+    value: Expression = Field(description="Python expression over input, state, run and nodes.")
+    cases: Annotated[list[Case], atomic(min_length=1, max_length=MAX_ENTRIES)] = Field(
+        description="Values with their nodes."
+    )
+    default: Annotated[list[Identifier], atomic(max_length=MAX_ENTRIES)] = Field(
+        default_factory=list, description="Nodes that run when no case has the value; absent, none do."
+    )
 
 
 class LlmBlock(Model):
@@ -152,7 +197,7 @@ def _source(value: object) -> object:
 
 
 class Node(Model):
-    """One step. Its contract is with, output and writes; one of transform, code, llm and map says how it works."""
+    """One step: with, output and writes are its contract; transform, code, llm, graph, map or switch says how."""
 
     name: Identifier = Field(description="Name, unique in its graph or template, as it occurs in expressions.")
     description: str | None = Field(None, max_length=MAX_DESCRIPTION, description="What the node is for.")
@@ -171,11 +216,16 @@ class Node(Model):
         None,
         description="Output of the node when it is skipped: name → Python expression. Absent, it is None.",
     )
+    on_failure: Literal["fail", "skip", "otherwise"] | None = Field(
+        None,
+        description="What becomes of a node that fails: fail ends the run or the item; skip makes it a skipped node; "
+        "otherwise does so too, and needs an otherwise, which is its output then. Default fail.",
+    )
     output: Schema | None = Field(
         None,
         description="What the node gives: a JSON Schema (2020-12, see docs), the name of a shared schema, or name → "
         "schema. "
-        "Default for llm {text: string}; inferred for transform and map; required for code.",
+        "Default for llm {text: string}; inferred for transform, graph and map; required for code.",
     )
     writes: Expressions = Field(
         default_factory=dict,
@@ -186,8 +236,8 @@ class Node(Model):
         None,
         gt=0,
         le=604_800,
-        description="Longest time of one try, in seconds. Default 1 for transform, 30 for code, 600 for llm; none "
-        "for map.",
+        description="Longest time of one try, in seconds. Default 1 for transform and switch, 30 for code, 600 for "
+        "llm; none for graph and map.",
     )
     transform: Fields | None = Field(
         None,
@@ -199,18 +249,17 @@ class Node(Model):
         description="The output by Python source over the names of with; its last expression is the result.",
     )
     llm: LlmBlock | None = Field(None, description="The output by one call of a model.")
+    graph: GraphBlock | None = Field(None, description="The output by a template that runs once.")
     map: MapBlock | None = Field(None, description="The output by a template that runs for every item of a list.")
+    switch: SwitchBlock | None = Field(None, description="No output: which of the nodes that it names run, by a value.")
 
     rules = (one_of(*BLOCKS),)
     later: ClassVar[Mapping[str, str]] = {
         "tool": "use code for what can be computed, or llm",
         "agent": "use llm, one node for each step",
-        "graph": "write the nodes in place, or use map over a list of one item with a template",
         "loop": "write the rounds as nodes",
-        "switch": "use when on each of the nodes",
         "approval": "end the graph here and start another for the rest",
         "join": "remove it; a node waits for all that it reads",
-        "onFailure": "remove it; a failed node fails the run, and map.tolerate accepts failed items",
         "workspace": "pass contents by with and output",
         "context": "pass what the prompt needs by with",
         "sensitive": "remove it, and keep such values out of the graph",
@@ -239,7 +288,7 @@ class Channel(Model):
 
 
 class Template(Model):
-    """A private graph: what a map runs for every item."""
+    """A private graph: what a graph node runs once, or a map for every item."""
 
     name: Identifier = Field(description="Name, unique among the templates.")
     description: str | None = Field(None, max_length=MAX_DESCRIPTION, description="What the template is for.")
@@ -276,7 +325,7 @@ class TaskGraphSpec(Model):
     nodes: Annotated[list[Node], named(min_length=1, max_length=MAX_NODES)] = Field(description=_NODES_TEXT)
     output: Fields = Field(default_factory=dict, description=_OUTPUT_TEXT)
     templates: Annotated[list[Template], named(max_length=MAX_TEMPLATES)] = Field(
-        default_factory=list, description="Private graphs that maps run."
+        default_factory=list, description="Private graphs that graph and map nodes run."
     )
 
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}

@@ -1,0 +1,135 @@
+"""Templates inside templates: that it ends, how much it comes to, and which are used at all."""
+
+from __future__ import annotations
+
+from decurion_crds.canonical import canonical
+from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft
+from decurion_crds.compile.report import Report, Spot
+from decurion_crds.v1alpha1 import TaskGraph
+
+MAX_UNFOLDED = 10_000
+"""Most nodes of a graph, or of one branch of a map, with those of all `graph` nodes inside."""
+MAX_PATH = 1024
+"""Longest path of a node in the ledger, in characters."""
+_BRANCH = len("[k:]") + 32
+_MARK = len("!output")
+
+
+def check_templates(graph: TaskGraph, draft: GraphDraft, report: Report) -> None:
+    """Recursion, size and use of templates. A way back is cut, so that what comes next sees no circle."""
+    _check_recursion(draft, report)
+    _Sizes(draft, report).check()
+    _check_use(draft, report)
+    _check_schemas(graph, report)
+
+
+def _inner(scope: ScopeDraft) -> list[NodeDraft]:
+    return [node for node in scope.nodes.values() if node.template is not None]
+
+
+def _check_recursion(draft: GraphDraft, report: Report) -> None:
+    """A template that runs itself, directly or through others, has no end. Each circle is told once, and cut."""
+
+    def walk(scope: ScopeDraft, path: tuple[str, ...]) -> None:
+        for node in _inner(scope):
+            name = node.template or ""
+            if name in path:
+                circle = path[path.index(name) :]
+                if frozenset(circle) not in told:
+                    shown = " → ".join((*circle, name))
+                    message = f"templates contain one another ({shown}), so there is no end; name another template"
+                    report.add("CYCLE", node.spot.below(node.kind, "template"), message)
+                told.add(frozenset(circle))
+                node.template = None
+            elif name not in done:
+                walk(draft.scopes[name], (*path, name))
+        done.add(scope.name)
+
+    done: set[str] = set()
+    told: set[frozenset[str]] = set()
+    for scope in draft.scopes.values():
+        if scope.name not in done:
+            walk(scope, (scope.name,))
+
+
+class _Sizes:
+    """What a scope comes to with all below it, each worked out once; None where that is too much, and told."""
+
+    def __init__(self, draft: GraphDraft, report: Report) -> None:
+        self._draft = draft
+        self._report = report
+        self._nodes: dict[str, int | None] = {}
+        self._lengths: dict[str, int | None] = {}
+
+    def check(self) -> None:
+        for name in self._draft.scopes:
+            self._unfolded(name)
+            self._longest(name)
+
+    def _unfolded(self, name: str) -> int | None:
+        """Nodes of the scope and of the templates that its `graph` nodes run."""
+        if name not in self._nodes:
+            self._nodes[name] = self._count(self._draft.scopes[name])
+        return self._nodes[name]
+
+    def _count(self, scope: ScopeDraft) -> int | None:
+        total = len(scope.nodes)
+        for node in _inner(scope):
+            below = self._unfolded(node.template or "") if node.kind == "graph" else 0
+            if below is None:
+                return None
+            total += below
+            if total > MAX_UNFOLDED:
+                message = (
+                    f"with the templates inside, there are more than {MAX_UNFOLDED:,} nodes here; map over a list, or "
+                    "use fewer templates inside one another"
+                )
+                self._report.add("SPEC-TOO-LARGE", node.spot.below("graph", "template"), message)
+                return None
+        return total
+
+    def _longest(self, name: str) -> int | None:
+        """Characters of the longest path below the scope, from its own slash on."""
+        if name not in self._lengths:
+            self._lengths[name] = self._measure(self._draft.scopes[name])
+        return self._lengths[name]
+
+    def _measure(self, scope: ScopeDraft) -> int | None:
+        longest = _MARK
+        for node in scope.nodes.values():
+            below = self._longest(node.template) if node.template is not None else _MARK
+            if below is None:
+                return None
+            length = 1 + len(node.name) + (_BRANCH if node.kind == "map" else 0) + below
+            longest = max(longest, length)
+            if length > MAX_PATH:
+                message = (
+                    f"paths in the ledger get longer than {MAX_PATH:,} characters here; use shorter names, or fewer "
+                    "templates inside one another"
+                )
+                self._report.add("SPEC-TOO-LARGE", node.spot, message)
+                return None
+        return longest
+
+
+def _check_use(draft: GraphDraft, report: Report) -> None:
+    """Warns of templates that are never used."""
+    nodes = [node for scope in draft.scopes.values() for node in scope.nodes.values()]
+    used = {node.template for node in nodes}
+    if any(node.kind in ("map", "graph") and node.template is None for node in nodes):
+        return
+    for scope in draft.scopes.values():
+        if scope.name and scope.name not in used:
+            message = f"nothing uses the template {scope.name}; use it, or remove it"
+            report.add("UNUSED", scope.spot, message, severity="warning")
+
+
+def _check_schemas(graph: TaskGraph, report: Report) -> None:
+    """Warns of shared schemas that are never used."""
+    spec = graph.to_json()["spec"]
+    for name in graph.spec.schemas:
+        others = {key: value for key, value in spec.get("schemas", {}).items() if key != name}
+        text = canonical({**spec, "schemas": others})
+        if f'"{name}"'.encode() not in text and f'"#/schemas/{name}"'.encode() not in text:
+            spot = Spot(("spec",), "").below("schemas", name)
+            report.add("UNUSED", spot, f"no schema uses {name}; use it, or remove it", severity="warning")
