@@ -4,11 +4,19 @@ DecurionError
 └── LedgerError
     ├── StoreError                one request to a store; says which one and what the store answered
     │   ├── Unavailable           repeat the same request with back-off
-    │   │   └── CredentialsExpired    the same, with a reason of its own to show
     │   ├── Conflict              nothing was decided: repeat the same request
     │   ├── NotFound              no object under this key
-    │   ├── AccessDenied          a person must change a permission
-    │   └── BucketMissing         a person must create the bucket or correct the address
+    │   ├── NotOffered            the store has no such request, or no such condition
+    │   ├── StoreRefused          the store does not keep what the ledger rests on, or holds another format
+    │   └── Blocked               somebody must remove the cause: repeated for a moment, then told
+    │       ├── AccessDenied      the credentials, or a permission
+    │       ├── CredentialsExpired
+    │       ├── BucketMissing     the bucket, or the address
+    │       ├── StoreFull         the disk, or the quota
+    │       ├── ReadOnly          the mount
+    │       ├── RootReplaced      the folder is not the one that was written to before
+    │       ├── ClockSkewed       the clock of this machine, or that of the store
+    │       └── TlsFailed         certificates
     ├── StoreMisconfigured        the client of a store cannot be made from what the environment says
     ├── StoreUnknown              the last segment may or may not be in the log: park, re-open later
     ├── Fenced                    another driver owns the run; final for this writer
@@ -63,10 +71,6 @@ class Unavailable(StoreError):
     advice = "repeat the same request, it may have been carried out"
 
 
-class CredentialsExpired(Unavailable):
-    advice = "renew the credentials, the request is repeated meanwhile"
-
-
 class Conflict(StoreError):
     """Another operation on the key ran at the same time; nothing was decided."""
 
@@ -77,12 +81,54 @@ class NotFound(StoreError):
     advice = "check the key and the root of the store"
 
 
-class AccessDenied(StoreError):
-    advice = "give these credentials the permission to read and write under the ledger's root"
+class NotOffered(StoreError):
+    advice = "use a store that offers it, `decurion storage check` says what one offers"
 
 
-class BucketMissing(StoreError):
-    advice = "create the bucket or correct the ledger's address"
+class StoreRefused(StoreError):
+    """A store that the ledger cannot rest on. `request` is the store's address."""
+
+    advice = "no run is written to it, `decurion storage check` says more"
+
+
+class Blocked(StoreError):
+    """Repeating does not help until somebody has removed the cause. What the store acknowledged before is not in
+    doubt.
+    """
+
+    advice = "remove the cause, then go on"
+
+
+class AccessDenied(Blocked):
+    advice = "give credentials that may read and write under the ledger's root"
+
+
+class CredentialsExpired(Blocked):
+    advice = "renew the credentials"
+
+
+class BucketMissing(Blocked):
+    advice = "create or restore the bucket, or correct the ledger's address"
+
+
+class StoreFull(Blocked):
+    advice = "make room, or raise the limit"
+
+
+class ReadOnly(Blocked):
+    advice = "mount it writable, or name another folder"
+
+
+class RootReplaced(Blocked):
+    advice = "mount or restore the folder that holds the ledger"
+
+
+class ClockSkewed(Blocked):
+    advice = "set the clock of this machine, or that of the store"
+
+
+class TlsFailed(Blocked):
+    advice = "let AWS_CA_BUNDLE name the authority of the store's certificate, or correct the endpoint"
 
 
 class StoreMisconfigured(LedgerError):

@@ -11,6 +11,10 @@ from decurion_ledger.errors import BadRunId
 
 RUNS = "runs/"
 BLOBS = "blobs/"
+CHECKS = "checks/"
+"""Where checks of the store write, and delete what they wrote."""
+FORMAT = "FORMAT"
+"""The object that says which format the ledger has; writing it again shows that the store keeps conditions."""
 MAX_SLOT = 999_999_999_999
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

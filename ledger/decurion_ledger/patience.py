@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from decurion_ledger.errors import Conflict, StoreError, Unavailable
+from decurion_ledger.errors import Blocked, Conflict, StoreError, Unavailable
 
 T = TypeVar("T")
 
@@ -43,17 +43,21 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """`total` seconds of repeating; pauses double from `first` to `longest` seconds; one attempt lasts at
-    most `attempt`.
+    """`total` seconds of repeating, `blocked` while somebody must remove the cause: long enough for a permission that
+    is being changed, too short to be mistaken for work. Pauses double from `first` to `longest` seconds; one attempt
+    lasts at most `attempt`.
     """
 
     total: float = 300.0
+    blocked: float = 2.0
     first: float = 0.05
     longest: float = 5.0
     attempt: float = 60.0
 
 
 REPEATED: tuple[type[StoreError], ...] = (Unavailable, Conflict)
+REPEATED_WHEN_OPEN: tuple[type[StoreError], ...] = (*REPEATED, Blocked)
+"""What is repeated once a run is open; before, a person who waits is told at once."""
 
 
 async def patiently(
@@ -67,16 +71,23 @@ async def patiently(
     """The answer to `request`, repeated while it fails with one of `repeated`.
 
     An attempt that exceeds `patience.attempt` counts as `Unavailable`. Before each pause `waiting` gets the
-    failure and the seconds since the start. Raises the last failure when `patience.total` seconds are over.
+    failure and the seconds since the start. Raises the last failure when `patience.total` seconds are over, or
+    `patience.blocked` of nothing but `Blocked`.
     """
     started = clock.now()
+    blocked: float | None = None
     pause = patience.first
     while True:
         try:
             return await _one_attempt(request, patience.attempt)
         except repeated as failure:
-            elapsed = clock.now() - started
-            if elapsed + pause > patience.total:
+            now = clock.now()
+            elapsed = now - started
+            if not isinstance(failure, Blocked):
+                blocked = None
+            elif blocked is None:
+                blocked = now
+            if elapsed + pause > patience.total or (blocked is not None and now - blocked + pause > patience.blocked):
                 raise
             if waiting is not None:
                 waiting(failure, elapsed)

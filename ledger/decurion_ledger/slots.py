@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from decurion_ledger.errors import (
-    AccessDenied,
-    BucketMissing,
+    Blocked,
     Fenced,
     LogCorrupt,
     NotFound,
@@ -17,13 +16,10 @@ from decurion_ledger.errors import (
     StoreUnknown,
 )
 from decurion_ledger.layout import slot_key
-from decurion_ledger.patience import REPEATED, Clock, Patience, patiently
+from decurion_ledger.patience import REPEATED_WHEN_OPEN, Clock, Patience, patiently
 from decurion_ledger.record import RecordType
 from decurion_ledger.segment import parse
 from decurion_ledger.stores.port import Put, Store
-
-# once a run is open, a person may repair a permission while it waits
-REPEATED_WHEN_OPEN = (*REPEATED, AccessDenied, BucketMissing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +44,8 @@ class Slots:
         """Send `data` to `slot` until the slot's content is known: None when it is `data`, else that of a
         rival.
 
-        Raises `StoreUnknown` when patience is over, `LogCorrupt` when the store denies what it said, or a
-        store error that is not among `repeated`.
+        Raises `StoreUnknown` when patience is over, `Blocked` when somebody must remove the cause, `LogCorrupt`
+        when the store denies what it said, or a store error that is not among `repeated`.
         """
         key = slot_key(self.run, slot)
 
@@ -64,13 +60,16 @@ class Slots:
 
         try:
             return await patiently(send, patience=patience, clock=self.clock, repeated=repeated, waiting=self.waiting)
+        except Blocked:
+            raise
         except repeated as e:
             raise StoreUnknown(self.run, slot, str(e)) from e
 
     async def find_free(self, slot: int, *, within: float, patience: Patience) -> None:
         """Return when `slot` was seen free by a request sent at most `within` seconds ago.
 
-        Raises `Fenced` when it is taken, `StoreUnknown` when patience is over.
+        Raises `Fenced` when it is taken, `StoreUnknown` when patience is over, `Blocked` when somebody must
+        remove the cause.
         """
         key = slot_key(self.run, slot)
         began = self.clock.now()
@@ -90,6 +89,8 @@ class Slots:
                     return
                 if now - began > patience.total:
                     raise StoreUnknown(self.run, slot, "the store answers too late") from e
+            except Blocked:
+                raise
             except StoreError as e:
                 raise StoreUnknown(self.run, slot, str(e)) from e
             else:

@@ -3,9 +3,11 @@
 Slot n is decided for ever by the first write that the store accepts there. A writer sends one segment at a
 time and sends the same bytes to the same slot until it knows that slot's content:
 
-    created                    ours exists, same bytes         ours: the answer to an earlier attempt was lost
-    exists, other bytes        another driver has fenced us: acknowledge nothing more, for good 409, 5xx,
-    reset, silence   nothing is known: again, the same bytes at the same slot, until patience is over
+    created                   ours
+    exists, same bytes        ours: the answer to an earlier attempt was lost
+    exists, other bytes       another driver has fenced us: acknowledge nothing more, for good
+    409, 5xx, reset, silence  nothing is known: again, the same bytes at the same slot, until patience is over
+    full, denied, gone        the same for a moment, for somebody must remove the cause; then the run is let go
 
 Whoever opens a log replays it and writes a fence into the next free slot; the previous owner's next segment
 meets it. Design: "Ledger and workspaces", rules 1 to 7.
@@ -33,7 +35,7 @@ from decurion_ledger.errors import (
 )
 from decurion_ledger.layout import final_key
 from decurion_ledger.log import Tail, fence
-from decurion_ledger.patience import REPEATED, Clock, Patience, SystemClock, patiently
+from decurion_ledger.patience import REPEATED, REPEATED_WHEN_OPEN, Clock, Patience, SystemClock, patiently
 from decurion_ledger.reader import READING, read_segments
 from decurion_ledger.record import Record
 from decurion_ledger.segment import (
@@ -122,6 +124,8 @@ class LogWriter:
         self._queue: deque[Encoded] = deque()
         self._queued = 0
         self._committed = 0
+        self._spans: deque[tuple[int, int, int]] = deque()
+        """Of committed segments, until whoever appended has looked: the counts before and after, and the slot."""
         self._waiters: deque[_Waiter] = deque()
         self._committer: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -203,13 +207,27 @@ class LogWriter:
         segment; longer appends are split. Nothing later is ever durable without everything earlier. A
         cancelled call does not take its records back: they may still be committed.
 
-        Raises `Fenced`, `StoreUnknown`, `RunClosed`, `WriterStopped` or `LogCorrupt`: nothing that was not
-        acknowledged may be relied on, and the writer takes no more. Or `RecordTooLarge`: nothing of this call
+        Raises `Fenced`, `StoreUnknown`, `Blocked`, `RunClosed`, `WriterStopped` or `LogCorrupt`: nothing that was
+        not acknowledged may be relied on, and the writer takes no more. Or `RecordTooLarge`: nothing of this call
         was taken.
         """
+        slots = await self.append_each(records)
+        return slots[-1] if slots else self.slot
+
+    async def append_each(self, records: Sequence[Record]) -> list[int]:
+        """As `append`; the slot of each record, in order."""
         self._check_open()
         encoded = [prepare(record) for record in records]
-        return await self._enqueue(encoded) if encoded else self.slot
+        if not encoded:
+            return []
+        first = self._queued
+        await self._enqueue(encoded)
+        slots: list[int] = []
+        for begin, through, slot in self._spans:
+            slots += [slot] * (min(through, first + len(encoded)) - max(begin, first))
+        while self._spans and self._spans[0][1] <= first + len(encoded):
+            self._spans.popleft()
+        return slots
 
     async def finish(self, close: Record) -> None:
         """Append the `close` record behind everything queued, then write `final`; the log takes no more
@@ -228,7 +246,7 @@ class LogWriter:
         """Return when this writer still owned the log at some moment since the call.
 
         For a driver that was stopped or starved for more than 5 s: it acknowledges nothing before this
-        returns. Raises `Fenced`, `StoreUnknown`, or what ended the writer.
+        returns. Raises `Fenced`, `StoreUnknown`, `Blocked`, or what ended the writer.
         """
         async with self._one_at_a_time:
             if self._end is not None:
@@ -297,6 +315,7 @@ class LogWriter:
         if self._clock.now() - self._started > self._settings.stall:
             await self._find_free()
         self._recovered()
+        self._spans.append((self._committed, self._committed + len(batch), header.slot))
         self._committed += len(batch)
         while self._waiters and self._waiters[0].through <= self._committed:
             done = self._waiters.popleft().done
@@ -377,7 +396,7 @@ class LogWriter:
             if await self._store.put_new(key, data) is Put.EXISTS and await self._store.get(key) != data:
                 raise LogCorrupt(key, "it does not name the last segment of this log")
 
-        await patiently(write, patience=patience, clock=self._clock, waiting=self._waiting)
+        await patiently(write, patience=patience, clock=self._clock, repeated=REPEATED_WHEN_OPEN, waiting=self._waiting)
         self._recovered()
 
 

@@ -236,7 +236,7 @@ async def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 async def test_a_missing_bucket_and_wrong_keys_are_named(s3_server) -> None:
     good = Credentials(s3_server.access_key, s3_server.secret_key)
     missing = open_store("s3://no-such-bucket-here", endpoint_url=s3_server.endpoint_url, credentials=good)
-    with pytest.raises(BucketMissing, match="create the bucket"):
+    with pytest.raises(BucketMissing, match="create or restore the bucket"):
         await missing.get("a")
     await missing.aclose()
     for wrong in (Credentials(s3_server.access_key, "wrong"), Credentials("wrong", s3_server.secret_key)):

@@ -14,7 +14,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from decurion_ledger.errors import AccessDenied, NotFound, StoreError, Unavailable
+from decurion_ledger.errors import (
+    AccessDenied,
+    NotFound,
+    ReadOnly,
+    RootReplaced,
+    StoreError,
+    StoreFull,
+    Unavailable,
+)
 from decurion_ledger.stores.port import ObjectInfo, Put, Range, check_key
 
 T = TypeVar("T")
@@ -22,7 +30,14 @@ T = TypeVar("T")
 _THREADS = 8
 _LIST_BATCH = 1000
 _TEMPORARY = ".tmp"
-_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_KINDS: dict[int, type[StoreError]] = {
+    errno.EACCES: AccessDenied,
+    errno.EPERM: AccessDenied,
+    errno.EROFS: ReadOnly,
+    errno.ENOSPC: StoreFull,
+    errno.EDQUOT: StoreFull,
+    errno.EFBIG: StoreFull,
+}
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST})
 
 
@@ -31,12 +46,14 @@ class LocalStore:
 
     Exclusive creation is `link(2)`, which one of any number of processes on one file system wins. Temporary
     files lie in `root/.tmp`; what a killed process leaves there is never read. Blocking calls run in a pool
-    of 8 threads.
+    of 8 threads. Once written to, the folder must stay the same one: after an unmount the empty mount point
+    would otherwise take what belongs behind the log that is gone.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.uri = self.root.as_uri()
+        self._identity: tuple[int, int] | None = None
         self._pool = ThreadPoolExecutor(_THREADS, "decurion-local-store")
 
     async def put_new(self, key: str, data: bytes) -> Put:
@@ -60,6 +77,10 @@ class LocalStore:
     async def delete(self, key: str) -> None:
         await self._call(self._delete, "DELETE", key)
 
+    async def prune(self, prefix: str) -> None:
+        """Remove the folders below `prefix` that hold nothing, and it. Nobody else may write there meanwhile."""
+        await self._call(self._prune, "DELETE", prefix.rstrip("/"))
+
     async def aclose(self) -> None:
         """Waits for the requests that are running, in a thread of its own so that the loop goes on."""
         await asyncio.to_thread(self._pool.shutdown, wait=True)
@@ -75,6 +96,7 @@ class LocalStore:
     def _put_new(self, key: str, data: bytes) -> Put:
         target = self.root / key
         if target.is_file():
+            self._check_root()
             # its writer may not have synced the folder yet, and the caller will rely on what it finds
             _sync_folder(target.parent)
             return Put.EXISTS
@@ -129,8 +151,31 @@ class LocalStore:
             return
         _sync_folder(target.parent)
 
+    def _prune(self, prefix: str) -> None:
+        for folder, _, _ in os.walk(self.root / prefix, topdown=False):
+            try:
+                Path(folder).rmdir()
+            except OSError as e:
+                if e.errno != errno.ENOTEMPTY:
+                    raise
+
+    def _check_root(self) -> None:
+        """Raises `RootReplaced` when the root is not the folder of the first write."""
+        try:
+            status = self.root.stat()
+        except FileNotFoundError:
+            found = None
+        else:
+            found = (status.st_dev, status.st_ino)
+        if self._identity is None:
+            self._identity = found
+        elif found != self._identity:
+            reason = "the folder is gone" if found is None else "another folder is mounted or stands there now"
+            raise RootReplaced(f"PUT {self.uri}", reason)
+
     def _written(self, data: bytes) -> Path:
         """A new temporary file with `data` in it, durable."""
+        self._check_root()
         folder = self.root / _TEMPORARY
         temporary = folder / f"{os.getpid()}-{os.urandom(8).hex()}"
         try:
@@ -203,6 +248,4 @@ def _store_error(verb: str, address: str, e: OSError) -> StoreError:
         if verb != "PUT":
             return NotFound(request, "no such object")
         return StoreError(request, f"a file or folder is in the way ({reason})")
-    if e.errno in _DENIED:
-        return AccessDenied(request, reason)
-    return Unavailable(request, reason)
+    return _KINDS.get(e.errno or 0, Unavailable)(request, reason)

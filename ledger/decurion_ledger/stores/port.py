@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from decurion_ledger.errors import BadKey
 
@@ -68,6 +68,16 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Release threads and connections. The store is not used afterwards."""
+
+
+@runtime_checkable
+class ChecksumSent(Protocol):
+    """A store to which writes go with a checksum, over a network that may change them."""
+
+    async def put_claiming(self, key: str, data: bytes, sha256: bytes) -> None:
+        """Write `data` under the checksum `sha256`. Raises a store error when the store finds that it is not that of
+        `data`.
+        """
 
 
 def check_key(key: str) -> str:

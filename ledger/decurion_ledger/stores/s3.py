@@ -22,17 +22,22 @@ from botocore.exceptions import (
     ClientError,
     NoCredentialsError,
     PartialCredentialsError,
+    SSLError,
     TokenRetrievalError,
 )
 
 from decurion_ledger.errors import (
     AccessDenied,
     BucketMissing,
+    ClockSkewed,
     Conflict,
     CredentialsExpired,
     NotFound,
+    NotOffered,
     StoreError,
+    StoreFull,
     StoreMisconfigured,
+    TlsFailed,
     Unavailable,
 )
 from decurion_ledger.stores.port import ObjectInfo, Put, Range, check_key
@@ -48,27 +53,39 @@ THREADS = 32
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
 
-_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed"})
-_DENIED = frozenset(
-    {
-        "AccessDenied",
-        "AccountProblem",
-        "AllAccessDisabled",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "SignatureDoesNotMatch",
-    }
-)
-_AGAIN = frozenset(
-    {
-        "BadDigest",
-        "IncompleteBody",
-        "RequestTimeout",
-        "SlowDown",
-        "ThrottlingException",
-        "XAmzContentSHA256Mismatch",
-    }
-)
+_KINDS: dict[str, type[StoreError]] = {
+    "NoSuchBucket": BucketMissing,
+    "ExpiredToken": CredentialsExpired,
+    "ExpiredTokenException": CredentialsExpired,
+    "TokenRefreshRequired": CredentialsExpired,
+    "RequestTimeTooSkewed": ClockSkewed,
+    "RequestExpired": ClockSkewed,
+    "AccessDenied": AccessDenied,
+    "AccountProblem": AccessDenied,
+    "AllAccessDisabled": AccessDenied,
+    "InvalidAccessKeyId": AccessDenied,
+    "InvalidToken": AccessDenied,
+    "SignatureDoesNotMatch": AccessDenied,
+    "QuotaExceeded": StoreFull,
+    "XMinioStorageFull": StoreFull,
+    "NotImplemented": NotOffered,
+    "BadDigest": Unavailable,
+    "IncompleteBody": Unavailable,
+    "RequestTimeout": Unavailable,
+    "SlowDown": Unavailable,
+    "ThrottlingException": Unavailable,
+    "XAmzContentSHA256Mismatch": Unavailable,
+}
+"""What an answer's code means, where its status does not say it."""
+
+_SAID = {
+    "NoSuchBucket": "the bucket does not exist",
+    "AccessDenied": "the credentials may not do this",
+    "InvalidAccessKeyId": "the access key is not known",
+    "SignatureDoesNotMatch": "the secret key is not that of the access key",
+    "ExpiredToken": "the credentials have expired",
+    "RequestTimeTooSkewed": "this machine's clock and the store's are too far apart",
+}
 
 
 class S3Store:
@@ -131,6 +148,9 @@ class S3Store:
     async def delete(self, key: str) -> None:
         await self._call("DELETE", key, self._delete_object)
 
+    async def put_claiming(self, key: str, data: bytes, sha256: bytes) -> None:
+        await self._call("PUT", key, self._put_object, data, ChecksumSHA256=base64.b64encode(sha256).decode())
+
     async def aclose(self) -> None:
         """Waits for the requests that are running, at most their time-outs."""
         await asyncio.to_thread(self._pool.shutdown, wait=True)
@@ -148,9 +168,9 @@ class S3Store:
 
         return await asyncio.get_running_loop().run_in_executor(self._pool, answer)
 
-    def _put_object(self, key: str, data: bytes, **condition: Any) -> None:
-        checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
-        self._client.put_object(Bucket=self._bucket, Key=key, Body=data, ChecksumSHA256=checksum, **condition)
+    def _put_object(self, key: str, data: bytes, **headers: Any) -> None:
+        headers.setdefault("ChecksumSHA256", base64.b64encode(hashlib.sha256(data).digest()).decode())
+        self._client.put_object(Bucket=self._bucket, Key=key, Body=data, **headers)
 
     def _get_object(self, key: str, range: Range | None) -> bytes:
         asked: dict[str, Any] = {} if range is None else {"Range": _range_header(range)}
@@ -222,27 +242,31 @@ def _store_error(request: str, e: ClientError | BotoCoreError) -> StoreError:
             return AccessDenied(request, "no credentials were found")
         if isinstance(e, TokenRetrievalError):
             return CredentialsExpired(request, str(e))
+        if isinstance(e, SSLError):
+            return TlsFailed(request, str(e))
         return Unavailable(request, str(e))
     code = str(e.response.get("Error", {}).get("Code", ""))
     status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    return _kind(code, status)(request, f"{code} ({status})")
+    kind = _kind(code, status)
+    said = _SAID.get(code) or (str(e.response["Error"].get("Message", "")).rstrip(".") if kind is StoreError else "")
+    return kind(request, f"{said} ({code}, {status})" if said else f"{code} ({status})")
 
 
 def _kind(code: str, status: int) -> type[StoreError]:
-    if code == "NoSuchBucket":
-        return BucketMissing
     if status == 412:
         return _PreconditionFailed
     if status == 416:
         return _RangeBeyondEnd
+    if code in _KINDS:
+        return _KINDS[code]
     if status == 404:
         return NotFound
     if status == 409:
         return Conflict
-    if code in _EXPIRED:
-        return CredentialsExpired
-    if status >= 500 or status == 429 or code in _AGAIN:
-        return Unavailable
-    if status in (401, 403) or code in _DENIED:
+    if status in (401, 403):
         return AccessDenied
-    return StoreError
+    if status == 501:
+        return NotOffered
+    if status == 507:
+        return StoreFull
+    return Unavailable if status >= 500 or status == 429 else StoreError
