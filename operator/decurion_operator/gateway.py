@@ -232,7 +232,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._limiter.reserve(loop.time()) - loop.time())
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "decurion-operator"}
-        status = 0
+        status, data = 0, b""
         try:
             # Asked for each call: the token of a service account is renewed while the process runs.
             auth = await self._client.configuration.auth_settings()
@@ -245,7 +245,8 @@ class Gateway:
                 f"The API server gave no answer to {method} {path} ({type(error).__name__}): it will be asked again."
             ) from error
         finally:
-            self._meter.api(verb or method, kind, status)
+            sent = 0 if body is None else len(orjson.dumps(body))
+            self._meter.api(verb or method, kind, status, sent=sent, received=len(data))
         if status >= 400:
             raise _error(status, data, f"{method} {path.partition('?')[0]}")
         found: JsonObject = orjson.loads(data)

@@ -41,6 +41,9 @@ class Meter:
         self._api = Counter(
             "decurion_api_requests_total", "Calls to the API server.", ["verb", "kind", "code"], registry=r
         )
+        self._bytes = Counter(
+            "decurion_api_bytes_total", "Bytes of calls to the API server.", ["kind", "direction"], registry=r
+        )
         self._pool = Counter(
             "decurion_pool_requests_total", "Calls to the ingresses of pools.", ["verb", "result"], registry=r
         )
@@ -65,8 +68,11 @@ class Meter:
         if error:
             self._errors.labels(key.kind, error).inc()
 
-    def api(self, verb: str, kind: str, code: int) -> None:
+    def api(self, verb: str, kind: str, code: int, *, sent: int, received: int) -> None:
+        """One call to the API server has ended; code 0 is no answer. Sizes are in bytes."""
         self._api.labels(verb, kind, str(code)).inc()
+        self._bytes.labels(kind, "sent").inc(sent)
+        self._bytes.labels(kind, "received").inc(received)
 
     def wrote(self, key: Key) -> None:
         self.tally.writes[key] += 1

@@ -43,9 +43,10 @@ class OperatorSettings:
     status_slow_seconds: float = 10.0
     """Longest such time: it grows with the age of the run, a tenth of it, so that long runs cost little."""
     status_bytes_rate: float = 8 * 1024.0
-    """Bytes a second that one run's progress may cost: a status of 32 KiB is written every 4 s."""
+    """Bytes a second that one run's progress may cost: an object of 32 KiB is written every 4 s."""
     all_status_rate: float = 20.0
-    """Status writes a second of all runs together, and `all_status_bytes_rate` bytes a second."""
+    """Status writes a second of all runs together, and `all_status_bytes_rate` bytes a second. Progress counts with
+    the size of the whole object, which is what the cluster's store keeps, a phase change with what it changes."""
     all_status_bytes_rate: float = 256 * 1024.0
 
     resync_seconds: float = 60.0

@@ -95,6 +95,9 @@ class StatusWriter:
         if phase:
             wait = self._pacer.phase(resource.uid, now=now, size=size)
         else:
+            # The cluster's store keeps a copy of the whole object for each write, until it is compacted: progress of a
+            # run with a large input is shown more seldom.
+            size = max(size, resource.object_bytes)
             wait = self._pacer.progress(resource.uid, now=now, size=size, age=age)
         if wait > 0:
             return wait

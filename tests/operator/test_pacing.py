@@ -60,6 +60,36 @@ def test_all_runs_together_keep_the_rate_and_the_oldest_goes_first() -> None:
     assert waits[-1] >= 3.9
 
 
+def test_two_hundred_runs_that_always_have_news_keep_both_budgets_whatever_else_happens() -> None:
+    """Five minutes by a clock of the test: 200 runs with progress of 30 KB, and a phase change of 2 KB every 0.1 s."""
+    pacer, passed = Pacer(SETTINGS), []
+    due = {f"run-{n}": 0.0 for n in range(200)}
+    for tick in range(3000):
+        now = tick / 10
+        if pacer.phase(f"other-{tick}", now=now, size=2_000) == 0:
+            passed.append((now, 2_000))
+            pacer.wrote(f"other-{tick}", now=now)
+        for uid in [uid for uid, at in due.items() if at <= now]:
+            wait = pacer.progress(uid, now=now, size=30_000, age=now)
+            if wait == 0:
+                passed.append((now, 30_000))
+                pacer.wrote(uid, now=now)
+            due[uid] = now + max(wait, 0.1)
+    assert len(passed) <= 20 * 300 + 40
+    assert sum(size for _, size in passed) <= 256 * 1024 * 300 + 2 * 256 * 1024
+    assert sum(size == 2_000 for _, size in passed) == 3000, "a phase change waited for progress"
+    assert sum(size == 30_000 for _, size in passed) >= 2_000, "what phase changes left over was not used"
+
+
+def test_what_is_larger_than_the_burst_passes_in_its_turn_and_is_paid_for_afterwards() -> None:
+    pacer = Pacer(SETTINGS)
+    size = 3 * 256 * 1024
+    assert pacer.progress("large", now=100.0, size=size, age=0.0) > 0
+    assert pacer.progress("large", now=200.0, size=size, age=0.0) == 0
+    pacer.wrote("large", now=200.0)
+    assert 1.9 <= pacer.progress("small", now=200.0, size=1_000, age=0.0) <= 2.1
+
+
 def test_asking_twice_does_not_pay_twice() -> None:
     pacer = Pacer(SETTINGS)
     for n in range(60):
