@@ -38,6 +38,7 @@ GRAPH: dict[str, Any] = {
                 "template": "one",
                 "concurrency": 200,
                 "tolerate": {"percent": 5.5},
+                "failFast": True,
             },
         },
         {"name": "lines", "map": {"itemsFrom": {"jsonl": "run.id", "schema": "Report"}, "template": "one"}},
@@ -55,6 +56,27 @@ GRAPH: dict[str, Any] = {
             "timeoutSeconds": 0.5,
         },
         {"name": "table", "with": {"n": "nodes.check.output.n"}, "transform": {"$value": "n"}},
+        {
+            "name": "route",
+            "switch": {
+                "value": "input.note",
+                "cases": [
+                    {"equals": "again", "nodes": ["again"]},
+                    {"equals": 1.5, "nodes": []},
+                    {"equals": 7, "nodes": []},
+                    {"equals": True, "nodes": []},
+                ],
+                "default": ["last"],
+            },
+        },
+        {
+            "name": "again",
+            "with": {"report": "input.reports[0]"},
+            "graph": {"template": "one"},
+            "onFailure": "otherwise",
+            "otherwise": {"facts": "input.reports[0]"},
+        },
+        {"name": "last", "onFailure": "skip", "transform": {"$value": "1"}},
     ],
     "templates": [
         {
@@ -228,15 +250,15 @@ def changed(obj: dict[str, Any], path: str, value: object) -> dict[str, Any]:
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no block": (
         changed(VALID["graph"], "nodes.0", {"name": "x"}),
-        "exactly one of transform, code, llm, map must be set",
+        "exactly one of transform, code, llm, graph, map, switch must be set",
     ),
     "two blocks": (
         changed(VALID["graph"], "nodes.2.transform", {"n": "1"}),
-        "exactly one of transform, code, llm, map",
+        "exactly one of transform, code, llm, graph, map, switch",
     ),
     "two blocks in a template": (
         changed(VALID["graph"], "templates.0.nodes.0.code", "1"),
-        "spec.templates[0].nodes[0]: Invalid value: exactly one of transform, code, llm, map must be set",
+        "spec.templates[0].nodes[0]: Invalid value: exactly one of transform, code, llm, graph, map, switch",
     ),
     "both sources of items": (
         changed(VALID["graph"], "nodes.1.map.items", "input.reports"),
@@ -263,6 +285,12 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         changed(VALID["graph"], "nodes", [{"name": f"n{i}", "code": "1"} for i in range(129)]),
         "spec.nodes",
     ),
+    "switch without cases": (changed(VALID["graph"], "nodes.4.switch.cases", []), "spec.nodes[4].switch.cases"),
+    "case without nodes": (
+        changed(VALID["graph"], "nodes.4.switch.cases.0", {"equals": "a"}),
+        "spec.nodes[4].switch.cases[0].nodes: Required value",
+    ),
+    "word of onFailure": (changed(VALID["graph"], "nodes.5.onFailure", "ignore"), 'Unsupported value: "ignore"'),
     "enum": (changed(VALID["graph"], "state.0.merge", "union"), 'Unsupported value: "union"'),
     "zero seconds": (changed(VALID["graph"], "nodes.2.timeoutSeconds", 0), "spec.nodes[2].timeoutSeconds"),
     "form of a URL": (changed(VALID["openai"], "endpoint", "ftp://x"), "spec.endpoint"),
