@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -75,10 +76,12 @@ class _RunnerSeat:
         self.heard = 0.0
         self.seen = 0
         self.held: dict[str, set[str]] = {}
+        self.coming: set[tuple[str, str]] = set()
+        """Run and key of what it will hold once what was done of it before is read."""
 
     @property
     def load(self) -> int:
-        return sum(len(keys) for keys in self.held.values())
+        return sum(len(keys) for keys in self.held.values()) + len(self.coming)
 
 
 class Driver:
@@ -381,16 +384,15 @@ class Driver:
 
     def _give(self, seat: _RunnerSeat, session: RunSession, room: int) -> int:
         """Give a runner up to `room` tasks of a run; how many."""
-        given = seat.load
-        keys = {lease.key for lease in session.leases.values() if lease.runner == seat.name}
+        given, share = seat.load, self._share(seat)
 
         def fits(key: str) -> bool:
-            nonlocal given
-            suspects = [session.suspects[k] for k in (key, *keys) if k in session.suspects] if session.suspects else []
-            if suspects and given + 1 > min(s.share for s in suspects):
+            nonlocal given, share
+            own = session.suspects.get(key)
+            limit = min(share, own.share) if own is not None else share
+            if given + 1 > limit:
                 return False
-            keys.add(key)
-            given += 1
+            given, share = given + 1, limit
             return True
 
         tasks = session.take(room, seat.name, room=fits)
@@ -398,10 +400,25 @@ class Driver:
         self._send(seat, session, [(task, {}) for task in tasks if not task.done])
         if begun:
             # What they did before is read from the store, which may take its time: nobody waits for that here.
+            seat.coming.update((session.run, task.key) for task in begun)
             resuming = asyncio.get_running_loop().create_task(self._resume(seat, session, begun))
             self._resuming.add(resuming)
             resuming.add_done_callback(self._resuming.discard)
         return len(tasks)
+
+    def _share(self, seat: _RunnerSeat) -> float:
+        """How many items may stand on a runner together, for the sake of the suspects of any run among them."""
+        shares = [
+            session.suspects[key].share
+            for session in self.sessions.values()
+            if session.suspects
+            for key in (
+                *(lease.key for lease in session.leases.values() if lease.runner == seat.name),
+                *(key for run, key in seat.coming if run == session.run),
+            )
+            if key in session.suspects
+        ]
+        return min(shares, default=math.inf)
 
     async def _resume(self, seat: _RunnerSeat, session: RunSession, tasks: list[Task]) -> None:
         try:
@@ -409,6 +426,8 @@ class Driver:
         except DecurionError as error:
             await session.stop(f"{type(error).__name__}: {error}")
             return
+        finally:
+            seat.coming.difference_update((session.run, task.key) for task in tasks)
         if self.sessions.get(session.run) is not session:
             return
         if self._seats.get(seat.name) is not seat:

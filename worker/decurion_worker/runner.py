@@ -101,6 +101,8 @@ class Runner:
         self._room = asyncio.Event()
         self._room.set()
         self._evaluator = Evaluator(processes=settings.processes)
+        self._starting = asyncio.Lock()
+        self._started = False
         self._beating: asyncio.Task[None] | None = None
         self._ended = False
         self._closing: asyncio.Task[None] | None = None
@@ -112,8 +114,12 @@ class Runner:
         self._outbox = Outbox(send, on_broken=self._lost_driver, broken=broken, pause=pause)
 
     async def start(self) -> None:
-        """Open the interpreter and report to the driver."""
-        await self._evaluator.__aenter__()
+        """Open the interpreter and report to the driver. A runner that was stopped meanwhile does not start."""
+        async with self._starting:
+            if self._ended:
+                return
+            await self._evaluator.__aenter__()
+            self._started = True
         self._heard = asyncio.get_running_loop().time()
         self._outbox.put(Joined(worker=self.name, capacity=self._settings.branches))
         self._beating = asyncio.create_task(self._beat())
@@ -303,7 +309,10 @@ class Runner:
         for run in list(self._runs.values()):
             await run.context.aclose()
         self._runs.clear()
-        await self._evaluator.__aexit__(None, None, None)
+        async with self._starting:
+            if self._started:
+                self._started = False
+                await self._evaluator.__aexit__(None, None, None)
 
 
 class _Emitter:

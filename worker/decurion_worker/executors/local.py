@@ -73,8 +73,8 @@ class LocalExecutor:
 
     async def stop(self) -> None:
         self._wanted = 0
-        for task in list(self._busy):
-            task.cancel()
+        # A runner that is being started, or replaced, is seen through: half an interpreter cannot be ended.
+        await asyncio.gather(*self._busy, return_exceptions=True)
         for name, runner in list(self._runners.items()):
             if self._driver is not None:
                 self._driver.dismiss(name)
