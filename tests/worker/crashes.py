@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Literal
 
 from decurion_crds.canonical import digest
 from decurion_crds.compiled import CompiledGraph, Tolerate
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
+from decurion_ledger.errors import Unavailable
 from decurion_ledger.segment import parse
 from decurion_ledger.stores import ObjectInfo, Put, Range, Store
 from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.executors import LocalExecutor
+from decurion_worker.link import ToRunner, Work, WorkItem
 from decurion_worker.opening import OpenRequest
-from decurion_worker.runner import RunnerSettings
+from decurion_worker.runner import Runner, RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
 from graphs import code, expr, fan_out, graph, llm, path, scope
@@ -34,17 +36,27 @@ def new_store() -> Store:
 
 
 class Struck:
-    """`store`, and a blow that falls once when the logs in it hold `at` records.
+    """`store`, and a blow that falls once when this process has written `at` records to logs.
 
     The blow comes after the write that reached the count and before its answer. A store that is `dead` never answers
-    again: so far as its process is concerned, nothing happens any more.
+    again: so far as its process is concerned, nothing happens any more. `before` is awaited before each conditional
+    write, with its key. While the store is `away` conditional writes fail: `lost` on their way, `done` on the way back.
     """
 
-    def __init__(self, store: Store, *, at: int | None = None, blow: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        at: int | None = None,
+        blow: Callable[[], None] | None = None,
+        before: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         self.uri = store.uri
         self.store = store
         self.at = at
         self.blow = blow
+        self.before = before
+        self.away: Literal["", "lost", "done"] = ""
         self.written = 0
         self.dead = asyncio.Event()
 
@@ -53,7 +65,11 @@ class Struck:
             await asyncio.Event().wait()
 
     async def put_new(self, key: str, data: bytes) -> Put:
+        if self.before is not None:
+            await self.before(key)
         await self._alive()
+        if self.away == "lost":
+            raise Unavailable(f"PUT {key}", "connection reset")
         result = await self.store.put_new(key, data)
         if result is Put.CREATED and "/log/" in key:
             self.written += len(parse(data, key).records)
@@ -61,6 +77,8 @@ class Struck:
                 self.at = None
                 (self.blow or self.dead.set)()
         await self._alive()
+        if self.away:
+            raise Unavailable(f"PUT {key}", "connection reset")
         return result
 
     async def put(self, key: str, data: bytes) -> None:
@@ -131,6 +149,102 @@ class Process:
         async with asyncio.timeout(60):
             await session.ended.wait()
         return session
+
+
+class RunnerDied(Exception):
+    """What a call to a runner raises once its process is gone."""
+
+
+class Fragile:
+    """An executor in this process whose runners die whole, at once, when they are given an item that `kills`.
+
+    `deaths` counts them, `died` is told of each. A runner may also be killed by `kill`, or be given up by its driver
+    while it works on: `live` are those that run.
+    """
+
+    def __init__(
+        self,
+        settings: RunnerSettings,
+        *,
+        kills: Callable[[WorkItem], bool] = lambda item: False,
+        died: Callable[[int], None] = lambda deaths: None,
+    ) -> None:
+        self.deaths = 0
+        self.live: dict[str, Runner] = {}
+        self._settings = settings
+        self._kills = kills
+        self._died = died
+        self._wanted = 0
+        self._numbers = itertools.count()
+        self._busy: set[asyncio.Task[None]] = set()
+
+    async def start(self, driver: Driver) -> None:
+        self._driver = driver
+        driver.on_lost = lambda name: self._spawn(self.scale(self._wanted))
+
+    async def scale(self, runners: int) -> None:
+        self._wanted = runners
+        while len(self.live) < runners:
+            name = f"fragile-{next(self._numbers)}"
+            runner = Runner(
+                name,
+                driver=self._driver,
+                incarnation=self._driver.incarnation,
+                store=self._driver.store,
+                sources=self._driver.sources,
+                settings=self._settings,
+                on_end=lambda ended: None,
+            )
+            self.live[name] = runner
+            self._driver.add_runner(name, _Mortal(self, runner), broken=(RunnerDied,))
+            await runner.start()
+
+    async def deliver(self, runner: Runner, incarnation: str, seq: int, messages: Sequence[ToRunner]) -> bool:
+        if runner.name not in self.live:
+            raise RunnerDied(runner.name)
+        taken = await runner.deliver(incarnation, seq, messages)
+        if any(self._kills(item) for m in messages if isinstance(m, Work) for item in m.items):
+            self.kill(runner.name)
+            raise RunnerDied(runner.name)
+        return taken
+
+    def kill(self, name: str) -> None:
+        """The runner's process is gone; its driver finds out at its next call."""
+        self.deaths += 1
+        self._spawn(self.live.pop(name).stop())
+        self._died(self.deaths)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._busy.add(task)
+        task.add_done_callback(self._busy.discard)
+
+    async def stop(self) -> None:
+        self._wanted = 0
+        await asyncio.gather(*self._busy)
+        for runner in list(self.live.values()):
+            await runner.stop()
+
+
+class _Mortal:
+    """A runner as its driver sees it."""
+
+    def __init__(self, executor: Fragile, runner: Runner) -> None:
+        self._executor = executor
+        self._runner = runner
+
+    async def deliver(self, incarnation: str, seq: int, messages: Sequence[ToRunner]) -> bool:
+        return await self._executor.deliver(self._runner, incarnation, seq, messages)
+
+
+async def until(reached: Callable[[], bool], *, what: str, seconds: float = 30.0) -> None:
+    """Poll until `reached()`; a deadline, not a wait."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not reached():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come within {seconds:g} s") from None
 
 
 async def read(store: Any, run: str = RUN) -> list[Record]:
