@@ -13,14 +13,15 @@ from typing import NoReturn
 import typer
 
 from decurion_crds.errors import DecurionError, InputError
-from decurion_crds.findings import CompileFailed
+from decurion_crds.findings import CompileFailed, printable
 
 OK, RUN_FAILED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Say `message` on stderr and leave with `code`."""
-    typer.echo(f"decurion: {message}", err=True)
+    """Say `message` on stderr, without what a terminal would obey, and leave with `code`."""
+    lines = [printable(line) for line in message.split("\n")]
+    typer.echo("decurion: " + "\n".join(lines), err=True)
     raise typer.Exit(code)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -15,7 +16,7 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_crds.errors import DecurionError, InputError
 from decurion_crds.findings import CompileFailed, Finding
 from decurion_crds.loader import Document, Loaded, load
-from decurion_crds.v1alpha1 import LLM, TaskGraph, TaskGraphRun
+from decurion_crds.v1alpha1 import LLM, Place, TaskGraph, TaskGraphRun
 from decurion_worker.context import secret_refs
 
 
@@ -39,14 +40,24 @@ class SecretNotFound(DecurionError):
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """The documents of a call, parsed. `findings` are those of reading and parsing."""
+    """The documents of a call, parsed. `findings` are those of reading and parsing.
+
+    A graph goes by its name, or by `namespace/name` where the name is taken by one of another namespace.
+    """
 
     loaded: Loaded
     graphs: dict[str, tuple[Document, TaskGraph]]
-    llms: dict[str, LLM]
+    llms: list[tuple[Document, LLM]]
     runs: list[tuple[Document, TaskGraphRun]]
     secrets: dict[tuple[str, str], str] = field(repr=False)
     findings: list[Finding]
+
+    def llms_for(self, document: Document) -> dict[str, LLM]:
+        """The LLMs that a graph can name: those of its namespace, and those that say none."""
+        near = {document.namespace, None}
+        known = [(d, llm) for d, llm in self.llms if document.namespace is None or d.namespace in near]
+        known.sort(key=lambda one: one[0].namespace == document.namespace)
+        return {d.name: llm for d, llm in known}
 
     def run_of(self, graph: str) -> tuple[Document, TaskGraphRun] | None:
         """The run of a graph among the files. Raises `InputError` when there are several."""
@@ -60,23 +71,23 @@ class Manifests:
 def read(files: Sequence[Path]) -> Manifests:
     """Load and parse `files` (files or folders). Faults are findings, all of them at once."""
     loaded = load(files)
-    findings = list(loaded.findings)
+    models, findings = loaded.parse()
     graphs: dict[str, tuple[Document, TaskGraph]] = {}
-    llms: dict[str, LLM] = {}
+    llms: list[tuple[Document, LLM]] = []
     runs: list[tuple[Document, TaskGraphRun]] = []
     secrets: dict[tuple[str, str], str] = {}
     for document in loaded.documents:
-        if document.kind == "Secret":
-            secrets.update(_secret(document))
-        if not document.ours:
-            continue
-        model, faults = document.parse()
-        findings.extend(faults)
+        if document.kind == "Secret" and document.api_version == "v1":
+            values, faults = _secret(document)
+            secrets.update(values)
+            findings.extend(faults)
+    for document, model in models:
         match model:
             case TaskGraph():
-                graphs[document.name] = (document, model)
+                name = document.name if document.name not in graphs else f"{document.namespace}/{document.name}"
+                graphs[name] = (document, model)
             case LLM():
-                llms[document.name] = model
+                llms.append((document, model))
             case TaskGraphRun():
                 runs.append((document, model))
     return Manifests(loaded, graphs, llms, runs, secrets, findings)
@@ -84,16 +95,19 @@ def read(files: Sequence[Path]) -> Manifests:
 
 def compile_all(manifests: Manifests, *, bind: Mapping[str, str] | None = None) -> dict[str, Compilation]:
     """Every graph of the files, compiled with the LLMs of the files; `bind` puts one LLM in another's place."""
-    llms = dict(manifests.llms)
-    for name, other in (bind or {}).items():
-        if other not in manifests.llms:
-            raise InputError(f"{name}={other}: there is no LLM named {other} among the files; add its manifest")
-        llms[name] = manifests.llms[other]
+    done: dict[str, Compilation] = {}
     with Checker() as checker:
-        return {
-            name: compile_graph(graph, llms=llms, positions=document.locate, checker=checker)
-            for name, (document, graph) in manifests.graphs.items()
-        }
+        for name, (document, graph) in manifests.graphs.items():
+            known = manifests.llms_for(document)
+            llms = known | {swapped: _llm(known, swapped, other) for swapped, other in (bind or {}).items()}
+            done[name] = compile_graph(graph, llms=llms, positions=document.locate, checker=checker)
+    return done
+
+
+def _llm(known: Mapping[str, LLM], swapped: str, other: str) -> LLM:
+    if other not in known:
+        raise InputError(f"{swapped}={other}: there is no LLM named {other} among the files; add its manifest")
+    return known[other]
 
 
 def compiled(
@@ -144,20 +158,44 @@ def secret_variable(name: str, key: str) -> str:
     )
 
 
-def _secret(document: Document) -> dict[tuple[str, str], str]:
-    """Values of a Secret manifest by (name, key). Raises `InputError` for what no API server would take."""
+def _secret(document: Document) -> tuple[dict[tuple[str, str], str], list[Finding]]:
+    """Texts of a Secret manifest by (name, key), and findings for what no API server would take. Bytes that are no
+    text are left out: a model's token is one.
+    """
     values: dict[tuple[str, str], str] = {}
-    data, plain = document.raw.get("data") or {}, document.raw.get("stringData") or {}
-    for field_name, texts in (("data", data), ("stringData", plain)):
-        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-            raise InputError(f"{document.file}: {field_name} of Secret {document.name} must map keys to texts")
-    for key, text in data.items():
-        try:
-            values[(document.name, key)] = base64.b64decode(text, validate=True).decode()
-        except ValueError as error:
-            message = f"{document.file}: data.{key} of Secret {document.name} is no base64 of a text; use stringData"
-            raise InputError(message) from error
-    return values | {(document.name, key): text for key, text in plain.items()}
+    findings: list[Finding] = []
+
+    def refuse(place: Place, message: str) -> None:
+        findings.append(Finding("FIELD-TYPE", ".".join(map(str, place)), message, "error", *document.locate(place)))
+
+    for field_name in ("data", "stringData"):
+        entries = document.raw.get(field_name, {})
+        if not isinstance(entries, dict):
+            refuse((field_name,), "an object is due: key: value, one a line; correct the Secret")
+            continue
+        for key, text in entries.items():
+            place = (field_name, key)
+            if not isinstance(text, str):
+                refuse(place, "a text is due, and this is none; put it into quotes")
+            elif field_name == "stringData":
+                values[(document.name, key)] = text
+            else:
+                plain = _decoded(text, partial(refuse, place))
+                values |= {} if plain is None else {(document.name, key): plain}
+    return values, findings
+
+
+def _decoded(text: str, refuse: Callable[[str], None]) -> str | None:
+    """The text that `text` is the base64 of; None when it is of bytes, or of nothing at all."""
+    try:
+        content = base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        refuse("this is no base64; encode it, or move it to stringData as it is")
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 __all__ = ["Manifests", "compile_all", "compiled", "read", "secrets_for", "show_warnings"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -45,9 +46,15 @@ CODES: dict[str, str] = {
 }
 
 
+MAX_MESSAGE = 1000
+MAX_PATH = 400
+MAX_WORD = 80
+"""Characters of a message, of a path, and of a word of the author's inside a message, that are shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """The text to replace at the place of a finding, and its replacement."""
+    """`new` goes where `old` first stands at or behind the finding's place in the file."""
 
     old: str
     new: str
@@ -59,7 +66,8 @@ class Finding:
 
     `path` goes by names, not by indices, and starts below `spec` (`templates.extractOne.nodes.read.llm.prompt`) or with
     `metadata`. `line` and `column` count from 1 and are known when the resource came from a file. `message` is one
-    sentence that says what is wrong and what to do next.
+    sentence that says what is wrong and what to do next. Characters that a terminal would obey, or that nobody sees,
+    are shown by their numbers in both, and what is very long is shortened in its middle.
     """
 
     code: str
@@ -71,13 +79,18 @@ class Finding:
     column: int | None = None
     fix: Fix | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", shortened(printable(self.path), MAX_PATH))
+        object.__setattr__(self, "message", shortened(printable(self.message), MAX_MESSAGE))
+
     def text(self) -> str:
         """`graph.yaml:31:18 nodes.extract.with.facts [EXPR-FIELD] message`, leaving out what is not known."""
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        return " ".join(part for part in (place, self.path, f"[{self.code}]", self.message) if part)
+        return " ".join(part for part in (printable(place), self.path, f"[{self.code}]", self.message) if part)
 
     def to_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        found = {key: value for key, value in asdict(self).items() if value is not None}
+        return found | ({"file": printable(self.file)} if self.file is not None else {})
 
 
 class CompileFailed(InputError):
@@ -86,6 +99,36 @@ class CompileFailed(InputError):
     def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__("\n".join(finding.text() for finding in findings))
         self.findings = tuple(findings)
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with control and invisible characters as their numbers (`\\x1b`, `\\u202e`), half a surrogate
+    pair included.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _number(c) for c in text)
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` of at most `limit` characters: its middle left out, since a message ends with the remedy."""
+    half = (limit - 1) // 2
+    return text if len(text) <= limit else f"{text[:half]}…{text[-half:]}"
+
+
+def quoted(word: object) -> str:
+    """What an author wrote, in double quotes for a message. Where it looks like ASCII and is not, it says so."""
+    text = str(word)
+    strange = next((c for c in text if not c.isascii() and c.isprintable()), None)
+    shown = f'"{shortened(text, MAX_WORD)}"'
+    if strange is None:
+        return shown
+    return f"{shown} (in which {strange} is U+{ord(strange):04X}, {unicodedata.name(strange, 'no letter').lower()})"
+
+
+def _number(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:

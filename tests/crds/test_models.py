@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from decurion_crds.findings import CODES, Finding
+from decurion_crds.findings import CODES, Finding, listed
 from decurion_crds.v1alpha1 import (
     LLM,
     MAX_SPEC_BYTES,
@@ -18,6 +18,7 @@ from decurion_crds.v1alpha1 import (
 from decurion_crds.v1alpha1.base import Condition, Model, python_name
 from decurion_crds.v1alpha1.llm import ScriptedError
 from decurion_crds.v1alpha1.parse import KEY, KINDS, LATER_KINDS, Place
+from decurion_crds.v1alpha1.taskgraph import BLOCKS
 from decurion_worker.models.scripted import CUT_OFF, FAILURES
 
 GRAPH: dict[str, Any] = {
@@ -118,13 +119,13 @@ CASES: dict[str, tuple[object, list[str]]] = {
     ),
     "unknown field without a likely one": (
         llm(protocol="scripted", scripted={}, auth={"secretKeyRef": {"name": "a", "key": "b"}, "zzz": 1}),
-        ['auth.zzz [FIELD-UNKNOWN] there is no field "zzz" here; there are secretKeyRef'],
+        ['auth.zzz [FIELD-UNKNOWN] there is no field "zzz" here; remove it, or write one of secretKeyRef'],
     ),
     "missing field": (
         graph(nodes=[{"name": "x", "llm": {"ref": "fast"}}]),
         [
-            "nodes.x.llm [FIELD-MISSING] prompt is missing; add it: "
-            "The prompt, with {{ expression }} over the names of with."
+            "nodes.x.llm [FIELD-MISSING] prompt is missing; add it "
+            "(The prompt, with {{ expression }} over the names of with)"
         ],
     ),
     "misspelt value of an enum": (
@@ -134,7 +135,7 @@ CASES: dict[str, tuple[object, list[str]]] = {
     "type": (node(code=5), ["nodes.x.code [FIELD-TYPE] a text is due, and this is a number; put it into quotes"]),
     "no coercion of texts": (
         node(timeoutSeconds="5"),
-        ["nodes.x.timeoutSeconds [FIELD-TYPE] a number is due, and this is a text"],
+        ["nodes.x.timeoutSeconds [FIELD-TYPE] a number is due, and this is a text; write digits, without quotes"],
     ),
     "expression that YAML took apart": (
         node(when={"a": "b"}),
@@ -152,19 +153,19 @@ CASES: dict[str, tuple[object, list[str]]] = {
     ),
     "no block": (
         graph(nodes=[{"name": "x"}]),
-        ["nodes.x [ONE-OF] exactly one of transform, code, llm, map must be set"],
+        [f"nodes.x [ONE-OF] exactly one of {listed(BLOCKS)} must be set, and none is; add one"],
     ),
     "two blocks": (
         node(llm={"ref": "a", "prompt": "p"}),
-        ["nodes.x [ONE-OF] exactly one of transform, code, llm, map must be set"],
+        ["nodes.x [ONE-OF] code and llm are set, and only one of them may be; remove the other"],
     ),
     "both inputs": (
         run(graph="g", input={}, inputFrom={"uri": "file:///x"}),
-        ["spec [ONE-OF] at most one of input, inputFrom must be set"],
+        ["spec [ONE-OF] input and inputFrom are set, and only one of them may be; remove the other"],
     ),
     "items twice": (
         graph(nodes=[{"name": "x", "map": {"template": "t", "items": "a", "itemsFrom": {"jsonl": "b", "schema": {}}}}]),
-        ["nodes.x.map [ONE-OF] exactly one of items, itemsFrom must be set"],
+        ["nodes.x.map [ONE-OF] items and itemsFrom are set, and only one of them may be; remove the other"],
     ),
     "kind of node that is not built": (
         graph(nodes=[{"name": "x", "agent": {"ref": "a"}}]),
@@ -178,16 +179,19 @@ CASES: dict[str, tuple[object, list[str]]] = {
         graph(nodes=[{"name": "read-doc", "code": "1"}]),
         [
             'nodes[0].name [NAME] "read-doc" is no name: a name here starts with a small letter '
-            "and has at most 63 letters, digits and _"
+            "and has at most 63 letters, digits and _; write read_doc"
         ],
     ),
     "word of Python": (
         graph(nodes=[{"name": "class", "code": "1"}]),
-        ['nodes.class.name [NAME] "class" is no name: it is a word of Python; choose another name'],
+        ['nodes.class.name [NAME] "class" is no name: it is a word of Python; choose another, such as classValue'],
     ),
     "word of expressions": (
         node(**{"with": {"input": "1"}}),
-        ['nodes.x.with.input [NAME] "input" is no name: it is a word that expressions use; choose another name'],
+        [
+            'nodes.x.with.input [NAME] "input" is no name: it is a word that expressions use; '
+            "choose another, such as inputValue"
+        ],
     ),
     "name of a shared schema": (
         graph(schemas={"string": {}}),
@@ -212,41 +216,56 @@ CASES: dict[str, tuple[object, list[str]]] = {
     ),
     "openai without endpoint": (
         llm(protocol="openai", model="m"),
-        ["spec [FIELD-MISSING] protocol openai needs model and endpoint"],
+        ["spec [FIELD-MISSING] protocol openai needs model and endpoint; add what is missing"],
     ),
     "no name at all": (
         GRAPH | {"metadata": {}},
-        ["metadata [FIELD-MISSING] metadata.name is missing: give the resource a name"],
+        ["metadata [FIELD-MISSING] metadata.name is missing; give the resource a name"],
     ),
     "name of a resource": (
         GRAPH | {"metadata": {"name": "My_Graph"}},
         [
-            'metadata.name [NAME] "My_Graph" is no name: a resource name has small letters, digits and -, '
-            "starts and ends with a letter or digit"
+            'metadata.name [NAME] "My_Graph" is no name: a resource name has at most 63 small letters, digits and -, '
+            "and starts and ends with a letter or digit; write my-graph"
         ],
     ),
     "too many": (
         graph(nodes=[{"name": f"x{i}", "code": "1"} for i in range(129)]),
-        ["nodes [FIELD-VALUE] at most 128 entries may stand here, and there are 129"],
+        ["nodes [FIELD-VALUE] at most 128 entries may stand here, and there are 129; shorten it, or split it up"],
     ),
-    "too few": (graph(nodes=[]), ["nodes [FIELD-VALUE] at least 1 entries may stand here, and there are 0"]),
+    "too few": (
+        graph(nodes=[]),
+        ["nodes [FIELD-VALUE] at least 1 entries may stand here, and there are 0; add what is missing"],
+    ),
     "too long": (
         node(when="a" * 4097),
-        ["nodes.x.when [FIELD-VALUE] at most 4096 characters may stand here, and there are 4097"],
+        [
+            "nodes.x.when [FIELD-VALUE] at most 4096 characters may stand here, and there are 4,097; "
+            "shorten it, or split it up"
+        ],
     ),
-    "out of range": (node(timeoutSeconds=0), ["nodes.x.timeoutSeconds [FIELD-VALUE] the value must be greater than 0"]),
+    "out of range": (
+        node(timeoutSeconds=0),
+        ["nodes.x.timeoutSeconds [FIELD-VALUE] 0 is out of bounds: it must be greater than 0"],
+    ),
     "form of a text": (
         run(graph="g", inputFrom={"uri": "http://x"}),
-        [r'inputFrom.uri [FIELD-VALUE] "http://x" does not have the form ^(s3|file)://[^\s]+$'],
+        [
+            'inputFrom.uri [FIELD-VALUE] "http://x" does not have the form that is due here; '
+            "write s3://bucket/key or file:///folder/file"
+        ],
     ),
     "another version": (
         GRAPH | {"apiVersion": "decurion.dev/v1"},
         ['apiVersion [KIND] apiVersion is "decurion.dev/v1"; write apiVersion: decurion.dev/v1alpha1'],
     ),
-    "misspelt kind": (GRAPH | {"kind": "Taskgraph"}, ['kind [KIND] no kind "Taskgraph"; did you mean "TaskGraph"?']),
+    "misspelt kind": (
+        GRAPH | {"kind": "Taskgraph"},
+        ['kind [KIND] there is no kind "Taskgraph"; did you mean "TaskGraph"?'],
+    ),
     "no kind": (
         {"apiVersion": "decurion.dev/v1alpha1"},
-        ["kind [KIND] kind is missing; the kinds of decurion.dev are LLM, TaskGraph, TaskGraphRun and WorkerPool"],
+        ["kind [KIND] kind is missing; write LLM, TaskGraph, TaskGraphRun or WorkerPool"],
     ),
     "no object": ([], [" [KIND] a resource is an object with apiVersion and kind, and this is a list"]),
 }

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+from decurion_crds.findings import printable
 from decurion_crds.loader.source import Source, Spot
 
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 _QUOTE = "put the whole text into double quotes, or write it as a block with |"
+_HELM = re.compile(r"\{\{-|-\}\}|\{\{ *(\.|\$|if |else|end|with |range |include |template |toYaml |define )")
+_REFUSED = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\ufeff")
 
 
 def unbalanced(text: str) -> bool:
@@ -58,10 +63,30 @@ def composite_key(source: Source, spot: Spot) -> str:
     return f"a key is a text, and this is an object or a list; {_QUOTE}"
 
 
+def character(source: Source) -> tuple[Spot, str]:
+    """The place of the first character that no YAML may hold, and what to say of it."""
+    found = _REFUSED.search(source.text, 1)
+    if found is None:
+        return source.first, "this is no YAML; save it as plain UTF-8 text"
+    line = source.first.line + source.text.count("\n", 0, found.start())
+    column = found.start() - source.text.rfind("\n", 0, found.start())
+    code = ord(found[0])
+    remedy = f'remove it, or write "{printable(found[0])}" in double quotes' if code else "save it as plain UTF-8 text"
+    return Spot(line, column, line, column + 1), f"the character U+{code:04X} may not stand in YAML; {remedy}"
+
+
 def syntax(source: Source, spot: Spot, problem: str, context: str) -> str:
     """One sentence for what libyaml found."""
     line = source.line(spot.line)
-    if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in problem or "tab" in problem:
+    if any(_HELM.search(source.line(number)) for number in (spot.line - 1, spot.line)):
+        return (
+            "this looks like a template of Helm; render it first (helm template), or, if the braces belong to the "
+            f"text, {_QUOTE}"
+        )
+    if line.startswith("%") or "directive" in problem or "document start" in problem or "incompatible" in problem:
+        return "kubectl reads no YAML directives; remove the line that starts with %"
+    tabbed = line[: len(line) - len(line.lstrip())] + line[spot.column - 1 : spot.column]
+    if "\t" in tabbed or "'\\t'" in problem or "tab" in problem:
         return "YAML does not allow tabs for indentation; use spaces"
     if "unexpected ':'" in problem:
         return f"a : between braces needs a space behind it; add the space, or {_QUOTE}"

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from decurion_crds.canonical import Json
+from decurion_crds.findings import MAX_WORD, quoted, shortened
 from decurion_crds.loader import accidents
 from decurion_crds.loader.scalars import SAME, go_key, go_scalar, other_reading
 from decurion_crds.loader.source import Source, Spot
@@ -21,7 +22,8 @@ from decurion_crds.v1alpha1.parse import KEY, Place
 
 MAX_DEPTH = 100
 MAX_VALUES = 200_000
-"""Bound of the values of one document, aliases expanded."""
+MAX_CHARACTERS = 16 * 1024 * 1024
+"""Bounds of the values of one document and of the texts in them, aliases expanded."""
 
 _STANDARD = "tag:yaml.org,2002:"
 _TAGS = frozenset(
@@ -62,11 +64,9 @@ def compose(source: Source) -> Composed:
         message = accidents.syntax(source, spot, error.problem or "", error.context or "")
         composed.problems.append(Problem("YAML", (), spot, message))
         return composed
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())[:200]
-        composed.problems.append(
-            Problem("YAML", (), source.first, f"this is no YAML: {reason}; save it as plain UTF-8 text")
-        )
+    except yaml.YAMLError:
+        # What libyaml says of a character it does not take is the character's number in bytes of the document.
+        composed.problems.append(Problem("YAML", (), *accidents.character(source)))
         return composed
     if root is not None:
         _Builder(source, composed).document(root)
@@ -162,6 +162,7 @@ class _Builder:
         self._source = source
         self._into = into
         self._left = MAX_VALUES
+        self._characters = MAX_CHARACTERS
         self._open: set[int] = set()
 
     def document(self, root: Node) -> None:
@@ -188,6 +189,10 @@ class _Builder:
             self._problem("YAML", place, node.spot, accidents.tag(self._source, node.spot, node.tag))
             return node.value if node.kind == "scalar" else None
         if node.kind == "scalar":
+            self._characters -= len(node.value)
+            if self._characters < 0:
+                limit = f"more than {MAX_CHARACTERS:,} characters"
+                raise _Stop(node.spot, f"with aliases in place the texts have {limit}; shorten the document")
             return self._scalar(node, place)
         if node.kind == "list":
             self._cut_in_flow(node, node.children, place)
@@ -211,7 +216,7 @@ class _Builder:
         if node.tag is not None:
             return self._tagged(node, value, place)
         if isinstance(value, float) and not math.isfinite(value):
-            message = f"JSON has no {node.value}; put it into quotes for the text"
+            message = f'JSON has no {node.value}; write "{node.value}" for the text'
             self._problem("YAML", place, node.spot, message, (node.value, f'"{node.value}"'))
             return node.value
         self._two_readings(node, value, place)
@@ -227,7 +232,7 @@ class _Builder:
         types = {"int": int, "float": float, "bool": bool, "null": type(None), "timestamp": str}
         if type(value) is types.get(kind):
             return value
-        self._problem("YAML", place, node.spot, f'"{node.value[:80]}" is no !!{kind}; remove the tag')
+        self._problem("YAML", place, node.spot, f"{quoted(node.value)} is no !!{kind}; remove the tag")
         return value
 
     def _two_readings(self, node: Node, value: Json, place: Place) -> None:
@@ -235,14 +240,13 @@ class _Builder:
         if other is not SAME:
             word = node.value
             message = f"kubectl reads {word} as {_shown(value)}, and other readers as {_shown(other)}"
-            plain = "" if isinstance(value, str) else f", or {_shown(value)} for that"
-            self._problem(
-                "YAML001", place, node.spot, f'{message}; write "{word}" for the text{plain}', (word, f'"{word}"')
-            )
+            text = f'write "{word}" for the text'
+            plain = "" if isinstance(value, str) or _shown(value) == word else f", or {_shown(value)} for that"
+            self._problem("YAML001", place, node.spot, f"{message}; {text}{plain}", (word, f'"{word}"'))
 
     def _map(self, node: Node, place: Place, depth: int) -> Json:
         out: dict[str, Json] = {}
-        seen: set[str] = set()
+        lines: dict[str, int] = {}
         self._cut_in_flow(node, node.children, place)
         for key, child in zip(node.children[::2], node.children[1::2], strict=True):
             if key.kind == "scalar" and key.value == "<<" and key.plain:
@@ -252,9 +256,10 @@ class _Builder:
             if name is None:
                 continue
             below = (*place, name)
-            if name in seen:
-                self._problem("YAML", (*below, KEY), key.spot, f'"{name}" stands here twice; remove one of them')
-            seen.add(name)
+            if name in lines:
+                message = f"{quoted(name)} stands here twice (before in line {lines[name]}); remove one of them"
+                self._problem("YAML", (*below, KEY), key.spot, message)
+            lines.setdefault(name, key.spot.line)
             value = self._value(child, below, depth + 1)
             self._into.spots[(*below, KEY)] = key.spot
             if value is None:
@@ -282,14 +287,15 @@ class _Builder:
             return node.value
         name = go_key(node.value)
         if name is None:
-            self._problem(
-                "YAML", place, key.spot, f'a key is a text, and this is null; write "{node.value or "null"}" in quotes'
-            )
+            word = shortened(node.value or "null", MAX_WORD)
+            found = "null" if go_scalar(node.value) is None else "a number too large for it"
+            self._problem("YAML", place, key.spot, f'a key is a text, and this is {found}; write "{word}", quoted')
             return None
         if name != node.value or other_reading(node.value) is not SAME or not isinstance(go_scalar(node.value), str):
-            message = f'as a key kubectl reads {node.value} as "{name}", and other readers as something else'
-            quoted = f'"{node.value}"'
-            self._problem("YAML001", (*place, name, KEY), key.spot, f"{message}; write {quoted}", (node.value, quoted))
+            word = shortened(node.value, MAX_WORD)
+            message = f'as a key kubectl reads {word} as "{name}", and other readers as something else; write "{word}"'
+            fix = (node.value, f'"{node.value}"')
+            self._problem("YAML001", (*place, name, KEY), key.spot, message, fix)
         return name
 
     def _cut_in_flow(self, node: Node, children: list[Node], place: Place) -> None:
@@ -298,8 +304,8 @@ class _Builder:
         words = [child for child in children if child.kind == "scalar" and child.plain]
         for word in words:
             if "?" in word.value:
-                message, quoted = accidents.question_mark(self._source, word.spot), f'"{word.value}"'
-                self._problem("YAML", place, word.spot, message, (word.value, quoted))
+                message = accidents.question_mark(self._source, word.spot)
+                self._problem("YAML", place, word.spot, message, (word.value, f'"{word.value}"'))
         cut = next((word for word in words if accidents.unbalanced(word.value)), None)
         if cut is not None:
             self._problem("YAML", place, cut.spot, accidents.cut_by_comma(self._source, cut.spot))

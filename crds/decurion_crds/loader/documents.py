@@ -8,15 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from decurion_crds.findings import Finding, Fix
+from decurion_crds.findings import MAX_WORD, Finding, Fix, did_you_mean, quoted, shortened
 from decurion_crds.loader.compose import Composed, Problem, compose
+from decurion_crds.loader.files import texts
 from decurion_crds.loader.source import Source, Spot
 from decurion_crds.v1alpha1 import GROUP, LLM, TaskGraph, TaskGraphRun, WorkerPool
-from decurion_crds.v1alpha1.parse import KEY, Place, parse_resource, place_text
-
-MAX_FILE_BYTES = 8 * 1024 * 1024
-SUFFIXES = (".json", ".yaml", ".yml")
-"""What kubectl takes from a folder."""
+from decurion_crds.v1alpha1.parse import KEY, KINDS, UNQUOTED, Place, parse_resource, place_text
 
 AnyResource: TypeAlias = LLM | TaskGraph | TaskGraphRun | WorkerPool
 
@@ -40,8 +37,10 @@ class Document:
 
     @property
     def ours(self) -> bool:
-        """Whether it belongs to this API group, or cannot be told to belong to another."""
-        return not self.api_version or self.api_version.partition("/")[0] == GROUP
+        """Whether it belongs to this API group, or was probably meant to."""
+        group, slash, _ = self.api_version.partition("/")
+        meant = self.kind in KINDS and (not slash or did_you_mean(group, [GROUP]) is not None)
+        return not self.api_version or group == GROUP or meant
 
     def position(self, place: Place, offset: int | None = None) -> tuple[int, int]:
         """Line and column (from 1) of the value at `place`, or of the nearest one above it.
@@ -65,7 +64,20 @@ class Document:
 
     def parse(self) -> tuple[AnyResource | None, list[Finding]]:
         """The model, or None and why not."""
-        return parse_resource(self.raw, locate=self.locate)
+        model, findings = parse_resource(self.raw, locate=self.locate)
+        return model, [self._with_quotes(finding) for finding in findings]
+
+    def _with_quotes(self, finding: Finding) -> Finding:
+        """A word that YAML takes for something else than a text: only here it is known how it was written."""
+        if finding.code != "FIELD-TYPE" or finding.fix is not None or not finding.message.endswith(UNQUOTED):
+            return finding
+        at = (finding.line, finding.column)
+        spots = (spot for spot in self._spots.values() if (spot.line, spot.column) == at and spot.style == "")
+        word = next((self._source.between(spot) for spot in spots if spot.line == spot.end_line), "")
+        if not word or word.startswith(("!", "&", "*", "{", "[")):
+            return finding
+        message = f'{finding.message.removesuffix(UNQUOTED)}; write "{shortened(word, MAX_WORD)}", in quotes'
+        return replace(finding, message=message, fix=Fix(word, f'"{word}"'))
 
 
 @dataclass(frozen=True)
@@ -76,12 +88,18 @@ class Loaded:
     findings: list[Finding] = field(default_factory=list)
 
     def parse(self) -> tuple[list[tuple[Document, AnyResource]], list[Finding]]:
-        """The models of all documents of this API group, and every finding, those of the files included."""
+        """The models of all documents of this API group, and every finding, those of the files included.
+
+        Where a word that readers of YAML differ in has the wrong type, the error alone is told; where YAML swallowed
+        something, what follows from that is not.
+        """
         models: list[tuple[Document, AnyResource]] = []
         findings = list(self.findings)
         for document in self.documents:
             if document.ours:
                 model, found = document.parse()
+                findings = [one for one in findings if not _repeated(one, found)]
+                found = independent(found, [one for one in findings if one.file == document.file])
                 findings += found
                 if model is not None:
                     models.append((document, model))
@@ -90,19 +108,39 @@ class Loaded:
         return models, findings
 
 
+def independent(findings: Sequence[Finding], before: Sequence[Finding]) -> list[Finding]:
+    """`findings` without those that follow from a part of the same file that YAML did not read as it was meant."""
+    causes = [one for one in before if one.code == "YAML" and one.path]
+    return [one for one in findings if not any(_follows(one, cause) for cause in causes if cause.file == one.file)]
+
+
+def _follows(finding: Finding, cause: Finding) -> bool:
+    below = finding.path.removeprefix(cause.path)
+    if finding.path == cause.path or (below != finding.path and below[0] in ".["):
+        return True
+    above, _, name = cause.path.rpartition(".")
+    due = finding.message.removeprefix("metadata.").startswith(f"{name} is missing")
+    return due and finding.path in (above, above or "spec")
+
+
+def _repeated(warning: Finding, errors: Sequence[Finding]) -> bool:
+    place = (warning.file, warning.line, warning.column)
+    return warning.code == "YAML001" and any(
+        one.code == "FIELD-TYPE" and (one.file, one.line, one.column) == place for one in errors
+    )
+
+
 def load(paths: Sequence[Path]) -> Loaded:
-    """The documents of files and folders (of a folder: its YAML and JSON files, by name, without its own folders).
+    """The documents of files and folders (of a folder: its YAML and JSON files, by name, without its own folders); a
+    file that is named twice is read once.
 
     Nothing is raised for what is in the files, or for files that are missing: see `findings`.
     """
     loaded = Loaded()
-    for path in paths:
-        for file in _files(path, loaded.findings):
-            text = _text(file, loaded.findings)
-            if text is not None:
-                one = load_text(text, str(file))
-                loaded.documents.extend(one.documents)
-                loaded.findings.extend(one.findings)
+    for file, text in texts(paths, loaded.findings):
+        one = load_text(text, str(file))
+        loaded.documents.extend(one.documents)
+        loaded.findings.extend(one.findings)
     _duplicates(loaded)
     return loaded
 
@@ -123,37 +161,6 @@ def load_text(text: str, file: str) -> Loaded:
             _finding(source, composed, problem) for problem in composed.problems if ours or problem.code != "YAML001"
         )
     return loaded
-
-
-def _files(path: Path, findings: list[Finding]) -> list[Path]:
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
-        if not files:
-            findings.append(
-                Finding("FILE", "", "there is no YAML or JSON file in this folder; name another", file=str(path))
-            )
-        return files
-    if not path.exists():
-        findings.append(Finding("FILE", "", "there is no such file; check its name", file=str(path)))
-        return []
-    return [path]
-
-
-def _text(file: Path, findings: list[Finding]) -> str | None:
-    try:
-        content = file.read_bytes()
-        if len(content) > MAX_FILE_BYTES:
-            size = f"the file has {len(content):,} bytes and may have {MAX_FILE_BYTES:,}"
-            findings.append(Finding("FILE", "", f"{size}; keep data out of manifests", file=str(file)))
-            return None
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        findings.append(Finding("FILE", "", f"byte {error.start} is no UTF-8; save the file as UTF-8", file=str(file)))
-    except OSError as error:
-        findings.append(
-            Finding("FILE", "", f"the file cannot be read ({error.strerror}); check its rights", file=str(file))
-        )
-    return None
 
 
 def _split(text: str, file: str) -> Iterator[tuple[Source, Finding | None]]:
@@ -179,8 +186,8 @@ def _document(source: Source, composed: Composed, findings: list[Finding]) -> Do
         message = "a resource is an object with apiVersion and kind, and this document is none; remove it"
         findings.append(Finding("KIND", "", message, file=source.file, line=spot.line, column=spot.column))
         return None
-    if raw.get("kind") == "List" and raw.get("apiVersion") == "v1":
-        message = "a List is not read here; write its items as documents, separated by lines ---"
+    if _lists_ours(raw):
+        message = "lists of resources are not read here; write the items as documents, separated by lines ---"
         findings.append(Finding("NOT-SUPPORTED", "", message, file=source.file, line=spot.line, column=spot.column))
         return None
     metadata = raw.get("metadata")
@@ -195,6 +202,14 @@ def _document(source: Source, composed: Composed, findings: list[Finding]) -> Do
         _source=source,
         _spots=composed.spots,
     )
+
+
+def _lists_ours(raw: dict[str, Any]) -> bool:
+    kind, items = _word(raw.get("kind")), raw.get("items")
+    if not kind.endswith("List") or not isinstance(items, list):
+        return False
+    versions = [_word(one.get("apiVersion")) for one in (raw, *items) if isinstance(one, dict)]
+    return any(version.partition("/")[0] == GROUP for version in versions)
 
 
 def _word(value: object) -> str:
@@ -224,6 +239,6 @@ def _duplicates(loaded: Loaded) -> None:
         if before is not document and "generateName" not in document.raw.get("metadata", {}):
             line, column = document.position(("metadata", "name"))
             where = f"{before.file}:{before.position(('metadata', 'name'))[0]}"
-            message = f'there is already a {document.kind} "{document.name}" at {where}; rename one of them'
+            message = f"there is already a {document.kind} {quoted(document.name)} at {where}; rename one of them"
             finding = Finding("DUPLICATE-NAME", "metadata.name", message)
             loaded.findings.append(replace(finding, file=document.file, line=line, column=column))

@@ -8,6 +8,7 @@ sigs.k8s.io/yaml.
 from __future__ import annotations
 
 import decimal
+import functools
 import math
 import re
 import struct
@@ -31,6 +32,8 @@ _GO_FRACTION = re.compile(r"\.[0-9]+(_[0-9]+)*([eE][-+]?[0-9]+(_[0-9]+)*)?")
 _CORE_INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _BASES = {"x": 16, "b": 2, "o": 8, "d": 10}
 _INT64, _UINT64 = 2**63, 2**64
+_LONGEST_INTEGER = 1_000
+"""Digits of what is tried as an integer; leading zeros aside, one of 64 bits has at most 66."""
 
 
 def go_scalar(text: str) -> Scalar:
@@ -57,6 +60,7 @@ def go_key(text: str) -> str | None:
     return None if value is None or value >= _INT64 else str(value)
 
 
+@functools.lru_cache(maxsize=4096)
 def other_reading(text: str) -> Scalar | object:
     """A reading of the plain word `text` by PyYAML or by YAML 1.2 that is another value than kubectl's; else `SAME`."""
     if not text or text[0] not in _STARTS or len(text) > 64:
@@ -84,7 +88,7 @@ def _go_yaml(text: str) -> Scalar:
         return text
     plain = text.replace("_", "")
     match = _INTEGER.fullmatch(plain)
-    if match:
+    if match and len(plain) < _LONGEST_INTEGER:
         base = match.lastgroup or "d"
         value = int(match[base], _BASES[base]) * (-1 if plain[0] == "-" else 1)
         if -_INT64 <= value < _INT64 or (plain[0] not in "+-" and value < _UINT64):

@@ -25,6 +25,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from decurion_crds.findings import listed, quoted
+
 GROUP = "decurion.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -63,6 +65,7 @@ class Rule:
 
     `cel` goes into the CRD. `check` takes the model and says whether it holds; it is None for rules about a change
     (`oldSelf`), which only the API server can see. `field` is the JSON path that the API server puts into its message.
+    `explain` says more of a model that breaks the rule than `message`, which has to do for all.
     """
 
     cel: str
@@ -70,6 +73,7 @@ class Rule:
     check: Callable[[Any], bool] | None
     code: str = "FIELD-VALUE"
     field: str | None = None
+    explain: Callable[[Any], str] | None = None
 
 
 def one_of(*fields: str, required: bool = True) -> Rule:
@@ -82,11 +86,20 @@ def one_of(*fields: str, required: bool = True) -> Rule:
         found = sum(getattr(model, name) is not None for name in attributes)
         return found == 1 or (found == 0 and not required)
 
+    def explain(model: object) -> str:
+        found = [
+            name for name, attribute in zip(fields, attributes, strict=True) if getattr(model, attribute) is not None
+        ]
+        if found:
+            return f"{listed(found)} are set, and only one of them may be; remove the other{'s' * (len(found) > 2)}"
+        return f"exactly one of {listed(fields)} must be set, and none is; add one"
+
     return Rule(
         cel=f"{count} {'==' if required else '<='} 1",
         message=f"{'exactly' if required else 'at most'} one of {names} must be set",
         check=check,
         code="ONE-OF",
+        explain=explain,
     )
 
 
@@ -131,7 +144,8 @@ class Model(BaseModel):
     def _apply_rules(self) -> Self:
         for rule in self.rules:
             if rule.check is not None and not rule.check(self):
-                raise PydanticCustomError("rule", "{text}", {"text": rule.message, "code": rule.code})
+                text = rule.explain(self) if rule.explain else rule.message
+                raise PydanticCustomError("rule", "{text}", {"text": text, "code": rule.code})
         return self
 
     @classmethod
@@ -148,22 +162,24 @@ class Model(BaseModel):
 
 
 def _identifier(name: str) -> str:
-    if not _IDENTIFIER.match(name):
-        raise _bad_name(name, "a name here starts with a small letter and has at most 63 letters, digits and _")
+    if not _IDENTIFIER.fullmatch(name):
+        why = "a name here starts with a small letter and has at most 63 letters, digits and _"
+        raise _bad_name(name, why, _suggested(name, re.compile(r"[^a-zA-Z0-9_]+"), "_", _IDENTIFIER))
     if keyword.iskeyword(name) or name in RESERVED:
         why = "a word of Python" if keyword.iskeyword(name) else "a word that expressions use"
-        raise _bad_name(name, f"it is {why}; choose another name")
+        raise _bad_name(name, f"it is {why}; choose another, such as {name}Value")
     return name
 
 
 def _resource_name(name: str) -> str:
-    if not _RESOURCE_NAME.match(name) or len(name) > 63:
-        raise _bad_name(name, "a resource name has small letters, digits and -, starts and ends with a letter or digit")
+    if not _RESOURCE_NAME.fullmatch(name) or len(name) > 63:
+        why = "a resource name has at most 63 small letters, digits and -, and starts and ends with a letter or digit"
+        raise _bad_name(name, why, _suggested(name.lower(), re.compile(r"[^a-z0-9]+"), "-", _RESOURCE_NAME))
     return name
 
 
 def _schema_name(name: str) -> str:
-    if not _SCHEMA_NAME.match(name):
+    if not _SCHEMA_NAME.fullmatch(name):
         raise _bad_name(name, "the name of a shared schema starts with a letter, then letters, digits and _")
     if name in JSON_TYPES:
         raise _bad_name(name, "it is the name of a type; choose another name, such as one with a capital letter")
@@ -176,8 +192,18 @@ def _field_name(name: str) -> str:
     return name
 
 
-def _bad_name(name: str, why: str) -> PydanticCustomError:
-    return PydanticCustomError("name", "{text}", {"text": f'"{name[:80]}" is no name: {why}', "code": "NAME"})
+def _bad_name(name: str, why: str, instead: str = "") -> PydanticCustomError:
+    remedy = f"; write {instead}" if instead else "" if ";" in why else "; choose another name"
+    return PydanticCustomError("name", "{text}", {"text": f"{quoted(name)} is no name: {why}{remedy}", "code": "NAME"})
+
+
+def _suggested(name: str, refused: re.Pattern[str], instead: str, rule: re.Pattern[str]) -> str:
+    """`name` in a form that `rule` allows, where one is at hand."""
+    if not name.isascii() or len(name) > 63:
+        return ""
+    found = refused.sub(instead, name).strip(instead)
+    found = found[:1].lower() + found[1:]
+    return found if rule.fullmatch(found) else ""
 
 
 def _expression(value: object) -> object:
@@ -269,7 +295,7 @@ class ObjectMeta(Model):
     rules = (
         Rule(
             cel="has(self.name) || has(self.generateName)",
-            message="metadata.name is missing: give the resource a name",
+            message="metadata.name is missing; give the resource a name",
             check=lambda meta: bool(meta.name or meta.generate_name),
             code="FIELD-MISSING",
         ),
@@ -324,7 +350,7 @@ class Resource(Model):
 
     api_version: Literal["decurion.dev/v1alpha1"] = Field(description="Version of the API.")
     kind: str = Field(description="Kind of the resource.")
-    metadata: ObjectMeta = Field(description="Metadata of the resource.")
+    metadata: ObjectMeta = Field(description="The name of the resource, as in {name: earnings}.")
 
     plural: ClassVar[str]
     short_name: ClassVar[str]

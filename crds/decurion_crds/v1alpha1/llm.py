@@ -107,13 +107,13 @@ class LLMSpec(Model):
     rules = (
         Rule(
             cel="self.protocol != 'openai' || (has(self.model) && has(self.endpoint))",
-            message="protocol openai needs model and endpoint",
+            message="protocol openai needs model and endpoint; add what is missing",
             check=lambda spec: spec.protocol != "openai" or (spec.model is not None and spec.endpoint is not None),
             code="FIELD-MISSING",
         ),
         Rule(
             cel="(self.protocol == 'scripted') == has(self.scripted)",
-            message="scripted must be set for protocol scripted, and only then",
+            message="scripted must be set for protocol scripted, and only then; add it, remove it, or change protocol",
             check=lambda spec: (spec.protocol == "scripted") == (spec.scripted is not None),
             code="ONE-OF",
         ),

@@ -4,6 +4,7 @@ language.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
@@ -13,8 +14,8 @@ from pydantic_core import ErrorDetails
 
 from decurion_crds.canonical import canonical, drop_nulls
 from decurion_crds.errors import ValueRefused
-from decurion_crds.findings import Finding, Fix, did_you_mean, listed
-from decurion_crds.v1alpha1.base import API_VERSION, GROUP, MAX_SPEC_BYTES, MAX_SPEC_DEPTH, Model, Resource
+from decurion_crds.findings import MAX_WORD, Finding, Fix, did_you_mean, listed, quoted, shortened
+from decurion_crds.v1alpha1.base import API_VERSION, MAX_SPEC_BYTES, MAX_SPEC_DEPTH, Model, Resource
 from decurion_crds.v1alpha1.llm import LLM
 from decurion_crds.v1alpha1.taskgraph import TaskGraph
 from decurion_crds.v1alpha1.taskgraphrun import TaskGraphRun
@@ -28,6 +29,16 @@ KEY = "\0key"
 Locate: TypeAlias = Callable[[Place], tuple[str, int, int] | None]
 """File, line and column of a place, counted from 1; None when it did not come from a file."""
 
+_FORMS: dict[str, str] = {
+    r"^[-._a-zA-Z0-9]+$": "letters, digits, - . and _",
+    r"^[-a-zA-Z0-9]+$": "letters, digits and -",
+    r"^https?://[^\s]+$": "an address such as https://host:8000/v1",
+    r"^(s3|file)://[^\s]+$": "s3://bucket/key or file:///folder/file",
+    r"^(s3|file|memory)://[^\s]+$": "s3://bucket/prefix or file:///folder",
+}
+"""What to write for a pattern of the models."""
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
+
 KINDS: dict[str, type[LLM] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool]] = {
     "LLM": LLM,
     "TaskGraph": TaskGraph,
@@ -40,6 +51,9 @@ LATER_KINDS: dict[str, str] = {
     "Approval": "end the graph where a person decides, and start another",
     "Skill": "put the text into system of an llm node",
 }
+
+UNQUOTED = "; put it into quotes"
+"""How a message ends where a word of YAML is no text; the loader, which knows the word, writes it out."""
 
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "a boolean"),
@@ -99,7 +113,7 @@ def place_text(obj: object, place: Sequence[str | int]) -> str:
         if isinstance(step, int):
             here = here[step] if isinstance(here, Sequence) and step < len(here) else None
             name = here.get("name") if isinstance(here, Mapping) else None
-            text += f".{name}" if isinstance(name, str) and name.isidentifier() else f"[{step}]"
+            text += f".{name}" if isinstance(name, str) and _PLAIN_NAME.match(name) else f"[{step}]"
             continue
         here = here.get(step) if isinstance(here, Mapping) else None
         if not (i == 0 and step == "spec"):
@@ -128,9 +142,14 @@ def _kind(obj: object, report: _Reporter) -> type[LLM] | type[TaskGraph] | type[
         report.add("KIND", (), f"a resource is an object with apiVersion and kind, and this is {_type_name(obj)}")
         return None
     version, kind = obj.get("apiVersion"), obj.get("kind")
+    if version is None and kind is None:
+        remedy = f"write apiVersion: {API_VERSION} and a kind, or name only files that are manifests"
+        report.add("KIND", (), f"apiVersion and kind are missing; {remedy}")
+        return None
     if version != API_VERSION:
-        found = f'"{version}"' if version is not None else "missing"
-        report.add("KIND", ("apiVersion",), f"apiVersion is {found}; write apiVersion: {API_VERSION}")
+        found = quoted(version) if version is not None else "missing"
+        fix = Fix(version, API_VERSION) if isinstance(version, str) else None
+        report.add("KIND", ("apiVersion",), f"apiVersion is {found}; write apiVersion: {API_VERSION}", fix)
         return None
     if isinstance(kind, str) and kind in KINDS:
         return KINDS[kind]
@@ -139,10 +158,11 @@ def _kind(obj: object, report: _Reporter) -> type[LLM] | type[TaskGraph] | type[
         return None
     meant = did_you_mean(kind, KINDS) if isinstance(kind, str) else None
     if meant:
-        report.add("KIND", ("kind",), f'no kind "{kind}"; did you mean "{meant}"?', Fix(str(kind), meant))
+        message = f'there is no kind {quoted(kind)}; did you mean "{meant}"?'
+        report.add("KIND", ("kind",), message, Fix(str(kind), meant))
     else:
-        found = f'no kind "{kind}"' if kind is not None else "kind is missing"
-        report.add("KIND", ("kind",), f"{found}; the kinds of {GROUP} are {listed(KINDS)}")
+        found = f"there is no kind {quoted(kind)}" if kind is not None else "kind is missing"
+        report.add("KIND", ("kind",), f"{found}; write {listed(KINDS, last='or')}")
     return None
 
 
@@ -198,12 +218,13 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
     if kind == "missing":
         owner = _model_at(model, place[:-1])
         field = _field(owner, str(place[-1])) if owner else None
-        about = f": {field.description}" if field and field.description else ""
+        about = f" ({(field.description or '').partition('. ')[0].removesuffix('.')})" if field else ""
         return "FIELD-MISSING", place[:-1], f"{place[-1]} is missing; add it{about}", None
     if kind == "literal_error":
         return _no_member(_literals(model, place), found, place)
     if kind in _DUE:
-        quote = "; put it into quotes" if kind == "string_type" and isinstance(found, bool | int | float) else ""
+        quote = UNQUOTED if kind == "string_type" and isinstance(found, bool | int | float) else ""
+        quote = quote or f"; {_remedy(_DUE[kind], found)}"
         return "FIELD-TYPE", place, f"{_DUE[kind]} is due, and this is {_type_name(found)}{quote}", None
     if kind == "later":
         return "NOT-SUPPORTED", place, str(context["text"]), None
@@ -214,25 +235,42 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
     return "FIELD-VALUE", place, _bound(detail), None
 
 
+def _remedy(due: str, found: object) -> str:
+    """What to write where a value of another type stands."""
+    if due == "a list" and isinstance(found, Mapping):
+        return "write its members as items: - name: …"
+    if due == "a list":
+        return "write [ ] around it"
+    if due == "an object":
+        return "write fields, one a line: name: value"
+    if due == "a text":
+        return "write one text, in double quotes"
+    if due in ("an integer", "a number") and isinstance(found, str):
+        return "write digits, without quotes"
+    return f"write {due}"
+
+
 def _bound(detail: ErrorDetails) -> str:
     """What bound or form a value breaks."""
     kind, context = detail["type"], detail.get("ctx", {})
     found: object = detail["input"]
     if kind == "string_pattern_mismatch":
-        return f'"{str(found)[:80]}" does not have the form {context["pattern"]}'
+        form = _FORMS.get(context["pattern"], f"what fits {context['pattern']}")
+        return f"{quoted(found)} does not have the form that is due here; write {form}"
     if kind in ("too_long", "string_too_long", "too_short", "string_too_short"):
         unit = "characters" if isinstance(found, str) else "entries"
         bound = f"most {context['max_length']}" if "long" in kind else f"least {context['min_length']}"
-        size = len(found) if isinstance(found, str | list | dict) else "another number"
-        return f"at {bound} {unit} may stand here, and there are {size}"
-    message = detail["msg"].replace("Input should be", "the value must be")
-    return f"{message[:1].lower()}{message[1:]}"
+        size = f"{len(found):,}" if isinstance(found, str | list | dict) else "another number"
+        remedy = "shorten it, or split it up" if "long" in kind else "add what is missing"
+        return f"at {bound} {unit} may stand here, and there are {size}; {remedy}"
+    message = detail["msg"].replace("Input should be", "it must be")
+    return f"{shortened(str(found), MAX_WORD)} is out of bounds: {message[:1].lower()}{message[1:]}"
 
 
 def _unknown_field(owner: type[Model] | None, place: Place) -> tuple[str, Place, str, Fix | None]:
     name = str(place[-1])
     if owner is None:
-        return "FIELD-UNKNOWN", place, f'there is no field "{name}" here; remove it', None
+        return "FIELD-UNKNOWN", place, f"there is no field {quoted(name)} here; remove it", None
     if name in owner.later:
         return "NOT-SUPPORTED", place, f"{name} is not built yet; {owner.later[name]}", None
     known = [str(field.alias) for field in owner.model_fields.values()]
@@ -241,19 +279,20 @@ def _unknown_field(owner: type[Model] | None, place: Place) -> tuple[str, Place,
         return (
             "FIELD-UNKNOWN",
             place,
-            f'there is no field "{name}" here; did you mean "{meant}"?',
+            f'there is no field {quoted(name)} here; did you mean "{meant}"?',
             Fix(name, meant),
         )
-    return "FIELD-UNKNOWN", place, f'there is no field "{name}" here; there are {listed(sorted(known))}', None
+    message = f"there is no field {quoted(name)} here; remove it, or write one of {listed(sorted(known), last='or')}"
+    return "FIELD-UNKNOWN", place, message, None
 
 
 def _no_member(members: Sequence[str], found: object, place: Place) -> tuple[str, Place, str, Fix | None]:
     meant = did_you_mean(found, members) if isinstance(found, str) else None
     choice = f"write {listed(members, last='or')}"
     if meant:
-        message = f'"{found}" is not allowed here; did you mean "{meant}"? ({choice})'
+        message = f'{quoted(found)} is not allowed here; did you mean "{meant}"? ({choice})'
         return "FIELD-VALUE", place, message, Fix(str(found), meant)
-    shown = f'"{found[:80]}"' if isinstance(found, str) else _type_name(found)
+    shown = quoted(found) if isinstance(found, str) else _type_name(found)
     return "FIELD-VALUE", place, f"{shown} is not allowed here; {choice}", None
 
 
