@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -566,6 +567,36 @@ def test_refused(checker: Checker, name: str) -> None:
     assert finding.code == code
     assert f"{finding.line}:{finding.column} {finding.path}" == place
     assert said in finding.message
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("input.rs[0].c == 3", "this is never 3; it is one of 1 or 2"),
+        ("input.rs[0].c == '1'", 'this is never "1"; it is one of 1 or 2'),
+        ("input.rs[0].k == 1", "this is never 1; it is one of ask or tell"),
+        ("input.rs[0].c in [1, 3]", "this is never 3; it is one of 1 or 2"),
+        ("input.rs[0].k in {'ask': 1, 'tel': 2}", 'this is never "tel"; did you mean "tell"?'),
+        ("'go' in [r.k for r in input.rs]", 'this never holds "go"; it holds ask or tell'),
+        ("[r for r in input.rs if r.c == 3]", "this is never 3; it is one of 1 or 2"),
+        ("input.rs[0].c == 2.0 and 'a' in input.rs[0].k and 'ask' in {r.k for r in input.rs}", None),
+    ],
+)
+def test_a_comparison_that_never_holds_is_one_finding(checker: Checker, expression: str, said: str | None) -> None:
+    result = compiled(
+        checker,
+        f"""
+        input: {{rs: {{type: array, items: R}}}}
+        nodes: [{{name: a, with: {{rs: input.rs}}, transform: {{v: len(rs)}}}}]
+        output:
+          size: nodes.a.output.v
+          x: {json.dumps(expression)}
+        schemas:
+          R: {{type: object, required: [k, c], properties: {{k: {{enum: [ask, tell]}}, c: {{enum: [1, 2]}}}}}}
+        """,
+    )
+    found = [(finding.code, finding.path, finding.message) for finding in result.findings]
+    assert found == ([("EXPR-TYPE", "output.x", said)] if said else [])
 
 
 def test_every_code_that_the_compiler_gives_has_a_case() -> None:

@@ -308,7 +308,7 @@ def test_a_comparison_with_what_is_no_member_is_told(checker: Checker, src: str,
     assert probed is not None
     [answer] = checker.check([Task(probed.text, names)], types.definitions())
     answer.revealed = answer.revealed[: len(probed.comparisons)]
-    found = strangers(probed, answer, types, parsed)
+    found = strangers(probed, answer, parsed)
     assert [problem.column for problem in found] == ([column] if column else [])
 
 

@@ -267,7 +267,7 @@ class _Inference:
             self._report.problem(problem, spot, source)
         if probed is not None:
             asked: Answer = yield Task(probed.text, parameters, returns, is_code=True)
-            for problem in strangers(probed, asked, self._types, rendered):
+            for problem in strangers(probed, asked, rendered):
                 self._report.problem(problem, spot, source)
 
     def _texts(self, scope: ScopeDraft, node: NodeDraft) -> Typing[None]:

@@ -103,8 +103,7 @@ class SiteTyper:
         returns = self.types.annotation(due.schema, hint) if due is not None else None
         counted = any(schema is not None and holds_enum(schema) for schema in names.values())
         probed = probe(site.parsed.check, is_code=False) if counted else None
-        if probed is not None:
-            self._rounds.spawn(self._compared(site, probed, parameters))
+        compared = self._rounds.spawn(self._compared(site, probed, parameters)) if probed is not None else None
         answer: Answer = yield Task(site.parsed.check, parameters, returns)
         context = Context(
             types=self.types,
@@ -117,14 +116,19 @@ class SiteTyper:
         found = problems(answer, context)
         for problem in found:
             self._tell(site, problem)
-        return None if found else answer
+        # What is never true narrows types to nothing: that is no cause of its own.
+        strange = (yield compared) if compared is not None else False
+        return None if found or strange else answer
 
-    def _compared(self, site: Site, probed: Probe, parameters: Mapping[str, str]) -> Typing[None]:
+    def _compared(self, site: Site, probed: Probe, parameters: Mapping[str, str]) -> Typing[bool]:
+        """Whether something is compared with what it can never be."""
         answer: Answer = yield Task(probed.text, parameters)
         # The task itself reveals the type of the whole, as the last one.
         answer.revealed = answer.revealed[: len(probed.comparisons)]
-        for problem in strangers(probed, answer, self.types, site.parsed):
+        found = strangers(probed, answer, site.parsed)
+        for problem in found:
             self._tell(site, problem)
+        return bool(found)
 
     def _declared(self, site: Site, shown: str, names: Names, otherwise: Undetermined) -> Schema | None:
         found = self.types.schema_of(shown, dicts=not _builds_dict(site.parsed.tree))

@@ -264,9 +264,9 @@ def fields(schema: Any) -> Iterator[str]:
 
 
 def holds_enum(schema: Any) -> bool:
-    """Whether an enumeration of texts is anywhere in `schema`."""
+    """Whether an enumeration is anywhere in `schema`."""
     for branch in branches(schema):
-        if branch.get("type") == "string" and "enum" in branch:
+        if "enum" in branch and branch.get("type") in ("string", "integer"):
             return True
         if branch.get("type") == "array" and holds_enum(items_of(branch)):
             return True
