@@ -10,16 +10,23 @@ from pathlib import Path
 
 
 class OperatorProcess:
-    """`decurion operator run` for one namespace; its log goes to `folder`/operator.log."""
+    """`decurion operator run` for one namespace, with `more` options; its log goes to `folder`/operator.log."""
 
-    def __init__(self, folder: Path, *, kubeconfig: Path, namespace: str) -> None:
+    def __init__(self, folder: Path, *, kubeconfig: Path, namespace: str, more: tuple[str, ...] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "operator.log"
         self._env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
         self._args = [
             sys.executable, "-m", "decurion_cli", "operator", "run", "--namespace", namespace, "--health-port", "0",
+            *more,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the operator was not started")
+        return self._process.pid
 
     def start(self) -> OperatorProcess:
         with self.log.open("ab") as log:
