@@ -175,8 +175,8 @@ class Node(_Compiled):
 
     Whether a node is skipped says `Scope.passes_over`, and then its `when`. A skipped node's output is that of
     `otherwise`, or None. `on_failure` says what becomes of a node whose tries are used up: `fail` ends the scope;
-    `skip` makes it a skipped node in all that follows from that, and so does `otherwise`, which stands only where the
-    node has one. A node that is skipped, or fails, writes no channel.
+    `skip`, of a node without `otherwise`, makes it a skipped node; `otherwise` gives it the output of its `otherwise`.
+    A node that is skipped, or fails, writes no channel.
     """
 
     name: str

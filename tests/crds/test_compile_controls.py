@@ -580,6 +580,14 @@ REFUSED: dict[str, tuple[str, tuple[str, str], list[str]]] = {
             "or write onFailure: skip"
         ],
     ),
+    "otherwise with skip": (
+        FAILING,
+        ("onFailure: skip", 'onFailure: skip, otherwise: {v: "0"}'),
+        [
+            "nodes.a.onFailure [FIELD-VALUE] a node that fails and is skipped has no output; write onFailure: "
+            "otherwise, or remove otherwise"
+        ],
+    ),
     "otherwise of a switch": (
         ROUTER,
         ("- name: route\n", "- name: route\n    onFailure: otherwise\n"),

@@ -143,13 +143,19 @@ class _Resolver:
         draft.after = self._after(node, spot, known)
         if node.output is not None:
             draft.output = self._schema(node.output, spot.below("output"))
-        if node.on_failure == "otherwise" and node.otherwise is None:
-            remedy = "write onFailure: skip" if node.switch is not None else "add otherwise, or write onFailure: skip"
-            message = f"there is no otherwise to go on with when the node fails; {remedy}"
-            self._report.add("FIELD-MISSING", spot.below("onFailure"), message)
+        self._on_failure(node, spot.below("onFailure"))
         self._block(draft, node)
         self._checked_references(draft, scope, known)
         return draft
+
+    def _on_failure(self, node: Node, spot: Spot) -> None:
+        if node.on_failure == "otherwise" and node.otherwise is None:
+            remedy = "write onFailure: skip" if node.switch is not None else "add otherwise, or write onFailure: skip"
+            message = f"there is no otherwise to go on with when the node fails; {remedy}"
+            self._report.add("FIELD-MISSING", spot, message)
+        elif node.on_failure == "skip" and node.otherwise is not None and node.switch is None:
+            message = "a node that fails and is skipped has no output; write onFailure: otherwise, or remove otherwise"
+            self._report.add("FIELD-VALUE", spot, message)
 
     def _block(self, draft: NodeDraft, node: Node) -> None:
         spot = draft.spot.below(draft.kind)

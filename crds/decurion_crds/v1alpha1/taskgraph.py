@@ -214,12 +214,13 @@ class Node(Model):
     )
     otherwise: Fields | None = Field(
         None,
-        description="Output of the node when it is skipped: name → Python expression. Absent, it is None.",
+        description="Output of the node when it is skipped, and with onFailure: otherwise when it fails: name → Python "
+        "expression. Absent, it is None, and nodes that come only after it are skipped too.",
     )
     on_failure: Literal["fail", "skip", "otherwise"] | None = Field(
         None,
         description="What becomes of a node that fails: fail ends the run or the item; skip makes it a skipped node; "
-        "otherwise does so too, and needs an otherwise, which is its output then. Default fail.",
+        "otherwise gives it the output that otherwise says. Default fail.",
     )
     output: Schema | None = Field(
         None,
