@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from decurion_crds.errors import InputError
+from decurion_crds.wide import summary
 from decurion_ledger import Record, open_store, read_log, unpack, verify
 from decurion_ledger import list_runs as stored_runs
 from decurion_ledger.errors import LogCorrupt, ValueMissing
@@ -89,7 +90,7 @@ async def _shown(store: Any, slot: int, record: Record) -> dict[str, Any]:
 
 async def _value(store: Any, record: Record, name: str) -> Any:
     try:
-        return await unpack(store, record.envelope, name)
+        return summary(await unpack(store, record.envelope, name))
     except ValueMissing:
         return {"hash": name}
 

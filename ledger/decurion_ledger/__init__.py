@@ -2,7 +2,7 @@
 
 from decurion_ledger.final_state import final_state_hash
 from decurion_ledger.path import ROOT, LedgerPath, Step, branch_key
-from decurion_ledger.reader import find, list_runs, read_log
+from decurion_ledger.reader import SlotReader, find, list_runs, read_log
 from decurion_ledger.record import Record, RecordType, core_hash, decode, encode, make_core, record_hash
 from decurion_ledger.stores import Credentials, Store, open_store
 from decurion_ledger.values import Values, pack, unpack, vhash
@@ -20,6 +20,7 @@ __all__ = [
     "Record",
     "RecordType",
     "Settings",
+    "SlotReader",
     "Step",
     "Store",
     "Values",

@@ -38,22 +38,29 @@ class ListBuilder:
         self._entries: list[bytes] = []
         self._chunks: list[tuple[str, int]] = []
         self._bytes = 1
+        self._folded = 1
 
-    def add(self, *, hash: bytes, stored: bytes, size: int) -> None:
-        """An item: its value hash (32 bytes), its stored form, and the bytes of its plain canonical form."""
+    @property
+    def is_wide(self) -> bool:
+        """Whether what was added is a wide list, and not one that stands where it is."""
+        return self._folded > LIST_LIMIT
+
+    def add(self, *, hash: bytes, stored: bytes, size: int, folded: int) -> None:
+        """An item: its value hash (32 bytes), its stored form, and the bytes of its plain and of its folded form."""
         if len(stored) <= INLINE_ITEM:
-            self._add(hash, b"[" + stored + b"]", size)
+            self._add(hash, b"[" + stored + b"]", size, folded)
         else:
-            self.add_blob(hash=hash, blob=self._blob(stored), bytes=len(stored), size=size)
+            self.add_blob(hash=hash, blob=self._blob(stored), bytes=len(stored), size=size, folded=folded)
 
-    def add_blob(self, *, hash: bytes, blob: str, bytes: int, size: int) -> None:
+    def add_blob(self, *, hash: bytes, blob: str, bytes: int, size: int, folded: int) -> None:
         """An item whose stored form is a blob already."""
-        self._add(hash, canonical({"blob": blob, "bytes": bytes}), size)
+        self._add(hash, canonical({"blob": blob, "bytes": bytes}), size, folded)
 
-    def _add(self, leaf: bytes, entry: bytes, size: int) -> None:
+    def _add(self, leaf: bytes, entry: bytes, size: int, folded: int) -> None:
         self._leaves.append(leaf)
         self._entries.append(entry)
         self._bytes += size + 1
+        self._folded += folded + 1
         if len(self._entries) == CHUNK:
             self._flush()
 

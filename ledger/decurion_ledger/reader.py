@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -12,7 +12,7 @@ from decurion_ledger.layout import RUNS, run_of, slot_key
 from decurion_ledger.log import Tail
 from decurion_ledger.patience import Clock, Patience, SystemClock, patiently
 from decurion_ledger.record import Record
-from decurion_ledger.segment import Segment, extract, footer_bytes, locate, parse
+from decurion_ledger.segment import Lookup, Segment, extract, footer_bytes, locate, parse
 from decurion_ledger.stores.port import Store
 
 READ_AHEAD = 8
@@ -86,6 +86,39 @@ async def find(store: Store, run: str, path: str) -> Record | None:
                 if record.core is not None:
                     return record
                 event = record
+
+
+class SlotReader:
+    """Reads records of one run whose slots are known; segments are kept up to `cache` bytes as stored."""
+
+    def __init__(self, store: Store, run: str, *, cache: int = 8 * 1024 * 1024, patience: Patience = READING) -> None:
+        self._store = store
+        self._run = run
+        self._cache = cache
+        self._patience = patience
+        self._held: OrderedDict[int, Lookup] = OrderedDict()
+        self._bytes = 0
+
+    async def record(self, slot: int, path: str) -> Record:
+        """The record at `path` in `slot`. Raises `LogCorrupt` when it is not there, or the store's error."""
+        found = (await self._segment(slot)).record(path)
+        if found is None:
+            raise LogCorrupt(slot_key(self._run, slot), f"it does not hold the record at {path}")
+        return found
+
+    async def _segment(self, slot: int) -> Lookup:
+        held = self._held.get(slot)
+        if held is not None:
+            self._held.move_to_end(slot)
+            return held
+        data = await _read_slot(self._store, self._run, slot, self._patience, SystemClock())
+        if data is None:
+            raise LogCorrupt(slot_key(self._run, slot), "the slot is missing but later ones exist")
+        held = self._held[slot] = Lookup(data, slot_key(self._run, slot))
+        self._bytes += held.size
+        while self._bytes > self._cache and len(self._held) > 1:
+            self._bytes -= self._held.popitem(last=False)[1].size
+        return held
 
 
 async def list_runs(store: Store) -> list[str]:

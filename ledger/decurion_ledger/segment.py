@@ -194,6 +194,43 @@ def extract(frame: bytes, located: Located, where: str) -> Record:
     return decode(data, where)
 
 
+class Lookup:
+    """Finds records in the bytes of one segment; each frame is decompressed once while this is kept.
+
+    Raises `SegmentCorrupt`, naming `where`.
+    """
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self._data = data
+        self._where = where
+        self._footer = data[-footer_bytes(data, where) :]
+        self._raw: dict[int, bytes] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def record(self, path: str) -> Record | None:
+        """The first record at `path`, checked by its hash."""
+        for located in locate(self._footer, path, self._where):
+            raw = self._frame(located)
+            data = raw[located.offset : located.offset + located.length]
+            if record_hash(data) != located.hash.hex():
+                raise SegmentCorrupt(self._where, "a record does not have the hash in the index")
+            return decode(data, self._where)
+        return None
+
+    def _frame(self, located: Located) -> bytes:
+        raw = self._raw.get(located.start)
+        if raw is None:
+            try:
+                raw = _decompressed(self._data[located.start : located.end], located.raw)
+            except (ValueError, zstandard.ZstdError) as e:
+                raise SegmentCorrupt(self._where, f"a frame cannot be read ({e})") from e
+            self._raw[located.start] = raw
+        return raw
+
+
 def _frames(records: Sequence[Encoded]) -> Iterator[list[Encoded]]:
     frame: list[Encoded] = []
     size = 0

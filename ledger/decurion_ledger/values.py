@@ -23,7 +23,7 @@ from decurion_crds.wide import Appended, ItemRef, ListRef, WideDict, WideList, h
 from decurion_ledger.errors import BlobCorrupt, NotFound, NotJson, ValueMissing, ValueTooWide
 from decurion_ledger.layout import blob_key
 from decurion_ledger.lists import CHUNK, FOLDED, LIST_LIMIT, ListBuilder, decode, folded_ref, stored_ref, unfolded
-from decurion_ledger.patience import Clock, Patience, SystemClock, patiently
+from decurion_ledger.patience import REPEATED_WHEN_OPEN, Clock, Patience, SystemClock, patiently
 from decurion_ledger.stores.port import Store
 
 INLINE_VALUE = 4 * 1024
@@ -119,7 +119,7 @@ def _list_form(value: list[Json] | tuple[Json, ...], blobs: dict[str, bytes]) ->
         return Form(folded, stored, sum(form.size for form in forms) + len(forms) + 1)
     builder = ListBuilder(blobs)
     for form in forms:
-        builder.add(hash=bytes.fromhex(form.hash), stored=form.stored, size=form.size)
+        builder.add(hash=bytes.fromhex(form.hash), stored=form.stored, size=form.size, folded=len(form.folded))
     return _wide_form(builder.finish(), blobs)
 
 
@@ -155,8 +155,9 @@ class Values:
         """The envelope's `values` for these: `{vhash: {"inline": v} | {"tree": v} | {"blob": sha256, "bytes": n}}`.
 
         Up to 4 KiB a value and 16 KiB in all stand inline, in the order given; `tree` is the stored form of a
-        value with wide lists in it. Blobs, those of wide lists too, are durable when this returns. Raises
-        `NotJson`, or the store's error when patience is over.
+        value with wide lists in it. A blob of such a form also names the bytes of the plain (`size`) and of the
+        folded form. Blobs, those of wide lists too, are durable when this returns. Raises `NotJson`, or the
+        store's error when patience is over.
         """
         return (await self.keep(values)).packed
 
@@ -179,6 +180,8 @@ class Values:
             else:
                 sha = hashlib.sha256(form.stored).hexdigest()
                 kept.packed[name] = {"blob": sha, "bytes": len(form.stored)}
+                if form.size != len(form.stored):
+                    kept.packed[name] |= {"size": form.size, "folded": len(form.folded)}
                 blobs[sha] = form.stored
         await self.write(blobs)
         return kept
@@ -195,7 +198,12 @@ class Values:
 
     async def _write_one(self, sha: str, raw: bytes) -> None:
         key = blob_key(sha)
-        await patiently(lambda: self._store.put_new(key, raw), patience=self._patience, clock=self._clock)
+        await patiently(
+            lambda: self._store.put_new(key, raw),
+            patience=self._patience,
+            clock=self._clock,
+            repeated=REPEATED_WHEN_OPEN,
+        )
         self._known.add(sha)
 
     async def rebuilt(self, ref: ListRef, change: Callable[[list[Json]], list[Json]]) -> ListRef | list[Json]:
@@ -206,7 +214,7 @@ class Values:
         builder = ListBuilder()
         async for items in self.chunks(ref):
             await self._extend(builder, change(items))
-        return await self._finished(builder)
+        return await self.finish(builder)
 
     async def appended(self, value: Appended) -> ListRef | list[Json]:
         """One list of the parts."""
@@ -217,12 +225,12 @@ class Values:
                     await self._extend(builder, items)
             else:
                 await self._extend(builder, part)
-        return await self._finished(builder)
+        return await self.finish(builder)
 
     async def _extend(self, builder: ListBuilder, items: list[Json]) -> None:
         for item in items:
             form = form_of(item, builder.blobs)
-            builder.add(hash=bytes.fromhex(form.hash), stored=form.stored, size=form.size)
+            builder.add(hash=bytes.fromhex(form.hash), stored=form.stored, size=form.size, folded=len(form.folded))
         await self.flush(builder)
 
     async def flush(self, builder: ListBuilder) -> None:
@@ -231,16 +239,13 @@ class Values:
             blobs, builder.blobs = builder.blobs, {}
             await self.write(blobs)
 
-    async def _finished(self, builder: ListBuilder) -> ListRef | list[Json]:
+    async def finish(self, builder: ListBuilder) -> ListRef | list[Json]:
+        """What was built: a reference, or the list itself when it is narrow. All of it is stored."""
         ref = builder.finish()
-        if ref.bytes > 2 * LIST_LIMIT:
-            await self.flush(builder)
-            return ref
-        # Whether it is wide is decided by its folded form, which is the value's alone and not that of its pieces.
         await self.flush(builder)
-        whole = [item async for items in self.chunks(ref) for item in items]
-        form = form_of(mark(whole), {})
-        return ref if form.folded == folded_ref(ref) else mark(whole)
+        if builder.is_wide:
+            return ref
+        return mark([item async for items in self.chunks(ref) for item in items])  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ reading
 
@@ -268,6 +273,20 @@ class Values:
                 return {key: await self._loaded(member) for key, member in value.items()}
             case WideList():
                 return [await self._loaded(item) for item in value]
+            case _:
+                return value
+
+    async def near(self, value: Json) -> Json:
+        """`value` with its items of wide lists, and lists that were appended, as values of their own; wide lists
+        stay references.
+        """
+        match value:
+            case ItemRef():
+                return await self.item(value)
+            case Appended():
+                return await self.appended(value)
+            case WideDict():
+                return mark({key: await self.near(member) for key, member in value.items()})
             case _:
                 return value
 

@@ -61,7 +61,8 @@ async def verify(store: Store, run: str) -> list[Problem]:
 @dataclass(slots=True)
 class _Audit:
     """What has been seen so far. `head` is None after a segment that could not be read: then nothing is said of
-    `previous`.
+    `previous`. `units` holds the results of the root and of each branch that has not ended, `arms` those that have, by
+    map. `blobs` and `lists` were named and not fetched yet.
     """
 
     run: str
@@ -74,8 +75,11 @@ class _Audit:
     epoch: int = 0
     closed_at: int | None = None
     results: dict[str, str] = field(default_factory=dict)
-    failed: set[str] = field(default_factory=set)
+    units: dict[str, dict[str, str]] = field(default_factory=lambda: {"": {}})
+    arms: dict[str, dict[str, str]] = field(default_factory=dict)
     blobs: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    lists: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)
 
     def names(self, keys: list[str]) -> None:
         """Check the keys under `log/`: twelve digits each, no gap from 0 on."""
@@ -193,8 +197,8 @@ class _Audit:
         if core["parents"] != sorted(core["parents"]):
             self._problem("PARENT", key, f"the parents of {path} are not in order")
         self.results[path] = core_hash
-        if path.endswith("]!output") and isinstance(core["outcome"], dict):
-            self.failed.add(path.removesuffix("!output"))
+        if path != "/":
+            self._unit(key, core, path, core_hash)
 
     def _place(
         self,
@@ -223,37 +227,119 @@ class _Audit:
             if "state" in envelope and envelope["state"] != self._state(envelope):
                 self._problem("STATE", key, "the state hash in the close record is not that of the results before it")
 
+    def _unit(self, key: str, core: Mapping[str, Any], path: str, core_hash: str) -> None:
+        """Keep a result with those of its branch, end the branch, or check the arms of a map that is joined."""
+        unit = path[: path.rfind("]") + 1]
+        mine = self.units.setdefault(unit, {})
+        mine[path] = core_hash
+        failed = isinstance(core["outcome"], dict)
+        ended = path.removesuffix("!output")
+        if path == f"{unit}!output" and unit:
+            kept = [[path, core_hash]] if failed else sorted([p, c] for p, c in mine.items())
+            arm = _sha("arm/v0", orjson.dumps(kept)).hex()
+            self.arms.setdefault(unit[: unit.rfind("[")], {})[unit] = arm
+            del self.units[unit]
+        elif path.endswith("!output") and failed:
+            for inner in [inner for inner in mine if inner.startswith(f"{ended}/")]:
+                del mine[inner]
+        elif path.endswith("!join"):
+            self._joined(key, core, path.removesuffix("!join"))
+
+    def _joined(self, key: str, core: Mapping[str, Any], path: str) -> None:
+        arms = self.arms.pop(path, {})
+        for unit in [unit for unit in self.units if unit.startswith(f"{path}[")]:
+            del self.units[unit]
+        named = core["arms"].get("root")
+        if named is not None and named != _arms(arms):
+            self._problem("ARMS", key, f"the join of {path} does not name the branches that ended before it")
+
     def _state(self, close: Mapping[str, Any]) -> str:
         """The final state hash of the results seen, under the channels and the output that the close record names."""
-        cores = sorted((path, core) for path, core in self.results.items() if path != "/" and not self._in_failed(path))
-        root = _tree("cores/v0", [orjson.dumps([path, core]) for path, core in cores]).hex()
+        cores = [(path, core) for unit in self.units.values() for path, core in unit.items()]
+        cores += [(f"{path}!arms", _arms(arms)) for path, arms in self.arms.items()]
+        root = _tree("cores/v0", [orjson.dumps([path, core]) for path, core in sorted(cores)]).hex()
         named = {"channels": close.get("channels", {}), "cores": root, "output": close.get("output")}
         return _sha("state/v0", orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hex()
 
-    def _in_failed(self, path: str) -> bool:
-        """Whether a result lies inside a branch that failed: such results do not count for the state."""
-        end = path.find("]/")
-        while end >= 0:
-            if path[: end + 1] in self.failed:
-                return True
-            end = path.find("]/", end + 1)
-        return False
-
     def _values(self, key: str, path: str, values: Mapping[str, Mapping[str, Any]]) -> None:
         for name, held in values.items():
-            if "inline" in held:
-                if _value_hash(held["inline"]) != name:
-                    self._problem("VALUE-HASH", key, f"a value at {path} does not have its hash")
-            else:
+            if "blob" in held:
                 self.blobs[f"blobs/{held['blob'][:2]}/{held['blob']}"] = (name, held["bytes"], key)
+                continue
+            if "tree" in held:
+                self._named_lists(held["tree"])
+            found = _stored_hash(held["tree"]) if "tree" in held else _value_hash(held["inline"])
+            if found != name:
+                self._problem("VALUE-HASH", key, f"a value at {path} does not have its hash")
+
+    def _named_lists(self, stored: Any) -> None:
+        """Note the wide lists that a stored form refers to, for `_check_lists`."""
+        if isinstance(stored, list):
+            for item in stored:
+                self._named_lists(item)
+        elif isinstance(stored, dict):
+            held = stored.get("$list")
+            if len(stored) == 1 and isinstance(held, dict) and "index" in held:
+                self.lists[held["index"]] = (held["count"], held["root"], held["bytes"])
+            else:
+                for member in stored.values():
+                    self._named_lists(member)
 
     def blob(self, key: str, data: bytes | None, name: str, size: int, record: str) -> None:
         if data is None:
             self._problem("BLOB-MISSING", key, f"a record in {record} names it")
         elif len(data) != size or hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:
             self._problem("BLOB", key, "its bytes do not have the length and SHA-256 by which it is named")
-        elif _value_hash(orjson.loads(data)) != name:
-            self._problem("VALUE-HASH", key, f"it does not hold the value that a record in {record} names")
+        else:
+            stored = orjson.loads(data)
+            self._named_lists(stored)
+            if _stored_hash(stored) != name:
+                self._problem("VALUE-HASH", key, f"it does not hold the value that a record in {record} names")
+
+    async def check_lists(self, store: Store) -> None:
+        """Fetch and check the wide lists that were named since the last call, one after the other."""
+        while self.lists:
+            index, (count, root, size) = self.lists.popitem()
+            if index not in self.checked:
+                self.checked.add(index)
+                await self._list(store, index, count, root, size)
+
+    async def _list(self, store: Store, index: str, count: int, root: str, size: int) -> None:
+        key = f"blobs/{index[:2]}/{index}"
+        found = self._content(key, await _optional(store, key), None)
+        if found is None:
+            return
+        if (found["count"], found["root"], found["bytes"]) != (count, root, size):
+            self._problem("LIST", key, "it is not the index of the list that names it")
+            return
+        leaves: list[bytes] = []
+        for sha, length in found["chunks"]:
+            leaves += await self._chunk(store, f"blobs/{sha[:2]}/{sha}", length)
+        if len(leaves) != count or _tree("list/v1", leaves).hex() != root:
+            self._problem("LIST", key, "its chunks do not hold the items whose count and root it names")
+
+    async def _chunk(self, store: Store, key: str, length: int) -> list[bytes]:
+        entries = self._content(key, await _optional(store, key), length) or []
+        leaves: list[bytes] = []
+        for entry in entries:
+            if isinstance(entry, list):
+                stored = entry[0]
+            else:
+                far = f"blobs/{entry['blob'][:2]}/{entry['blob']}"
+                stored = self._content(far, await _optional(store, far), entry["bytes"])
+            self._named_lists(stored)
+            leaves.append(bytes.fromhex(_stored_hash(stored)))
+        return leaves
+
+    def _content(self, key: str, data: bytes | None, length: int | None) -> Any:
+        """What a blob holds, None with a problem when it is missing or has other bytes."""
+        if data is None:
+            self._problem("BLOB-MISSING", key, "a wide list names it")
+        elif (length is not None and len(data) != length) or hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:
+            self._problem("BLOB", key, "its bytes do not have the length and SHA-256 by which it is named")
+        else:
+            return orjson.loads(data)
+        return None
 
     def _problem(self, code: str, where: str, message: str) -> None:
         self.problems.append(Problem(code, where, message))
@@ -268,6 +354,7 @@ async def _check_blobs(store: Store, audit: _Audit) -> None:
         found = await asyncio.gather(*(_optional(store, key) for key, _ in some))
         for (key, (name, size, record)), data in zip(some, found, strict=True):
             audit.blob(key, data, name, size, record)
+    await audit.check_lists(store)
 
 
 async def _optional(store: Store, key: str) -> bytes | None:
@@ -323,6 +410,29 @@ def _tree(domain: str, leaves: list[bytes]) -> bytes:
         return _sha(domain, b"\0" + leaves[0])
     left = 1 << ((len(leaves) - 1).bit_length() - 1)
     return _sha(domain, b"\1" + _tree(domain, leaves[:left]) + _tree(domain, leaves[left:]))
+
+
+def _arms(arms: Mapping[str, str]) -> str:
+    return _tree("arms/v0", [orjson.dumps([path, arm]) for path, arm in sorted(arms.items())]).hex()
+
+
+def _stored_hash(stored: Any) -> str:
+    """The hash of a value in stored form: what a reference says of its list enters in place of it."""
+    return _sha("value/v1", orjson.dumps(_as_hashed(stored), option=orjson.OPT_SORT_KEYS)).hex()
+
+
+def _as_hashed(stored: Any) -> Any:
+    if isinstance(stored, list):
+        items = [_as_hashed(item) for item in stored]
+        if len(orjson.dumps(items)) > 64 * 1024:
+            return {"$list": "a list that should stand in chunks"}
+        return items
+    if isinstance(stored, dict):
+        held = stored.get("$list")
+        if len(stored) == 1 and isinstance(held, dict) and "index" in held:
+            return {"$list": {"count": held["count"], "root": held["root"]}}
+        return {name: _as_hashed(member) for name, member in stored.items()}
+    return stored
 
 
 def _value_hash(value: Any) -> str:

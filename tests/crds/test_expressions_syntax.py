@@ -32,7 +32,7 @@ def refused(src: str) -> list[tuple[str, int, int]]:
     [
         ("input.a", "input.get('a')", "input['a']"),
         ("input . a", "input.get('a')", "input['a']"),
-        ("input.a.b[0].c", "input.get('a').get('b')[0].get('c')", "input['a']['b'][0]['c']"),
+        ("input.a.b[0].c", "_item(input.get('a').get('b'), 0).get('c')", "input['a']['b'][0]['c']"),
         ("input['k-1'].z", "input.get('k-1').get('z')", "input['k-1']['z']"),
         ("input.a.upper()", "input.get('a').upper()", "input['a'].upper()"),
         ("input.items.items()", "input.get('items').items()", "input['items'].items()"),

@@ -23,6 +23,7 @@ RECORDED = {
         "ExpressionFailure",
         "TimedOut",
         "OutputTooLarge",
+        "ValueTooLarge",
         "SourceMissing",
         "SourceRefused",
         "SourceInvalid",

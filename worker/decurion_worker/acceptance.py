@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.values import OutputMismatch, Validator
@@ -17,7 +17,7 @@ class Acceptance:
     def __init__(self, graph: CompiledGraph) -> None:
         self._validators = _validators(graph)
 
-    def fault(self, record: Record, *, item: str, committed: Mapping[str, str], beside: Container[str]) -> str | None:
+    def fault(self, record: Record, *, item: str, committed: Container[str], beside: Container[str]) -> str | None:
         """Why a record may not be committed, or None.
 
         `item` is the path of the item it was sent for, `committed` holds the paths in the log, `beside` those of the

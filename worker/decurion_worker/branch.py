@@ -1,13 +1,13 @@
-"""A leaf branch, run whole on one runner: its nodes in order, side by side where the order allows, then its output.
+"""A leaf scope, run whole on one runner: its nodes in order, side by side where the order allows, then its output.
 
 Pipelined: a node starts as soon as its predecessors' deltas are checked, not when they are durable. What was committed
-of the branch before is taken as it is; nothing of it runs again.
+of the scope before is taken as it is; nothing of it runs again. A graph inside runs here too, in a scope of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from decurion_crds.canonical import Json
@@ -16,58 +16,81 @@ from decurion_crds.expressions import ExpressionFailed
 from decurion_ledger import Record
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.engine.environment import environment
-from decurion_worker.errors import ExpressionFailure, OutputBroken
+from decurion_worker.errors import ExpressionFailure, WorkError
 from decurion_worker.failure import Failure
-from decurion_worker.link import WorkItem
+from decurion_worker.link import Done, WorkItem
 from decurion_worker.nodes import NodeResult, execute
-from decurion_worker.nodes.node import check_output, failure_from
-from decurion_worker.records import attempt_records, build, node_record
+from decurion_worker.nodes.node import check_output, failure_from, instead_of, writes_result
+from decurion_worker.records import Built, Parents, attempt_records, build, node_record
 
 Emit = Callable[[Record, bool], Awaitable[None]]
-"""Hands one record to the link; the flag marks the last of the item. Waits while the branch's window is full."""
+"""Hands one record to the link; the flag marks the last of the item. Waits while the item's window is full."""
+
+
+async def run_branch(context: RunContext, item: WorkItem, *, worker: str, emit: Emit) -> None:
+    """Run what is left of a branch and emit its records, its own output last."""
+    leaf = LeafScope(
+        context,
+        context.scope(item.template),
+        path=item.scope,
+        input=item.env["input"],
+        start=item.parents,
+        done=item.done,
+        envelope={"lease": item.lease, "worker": worker},
+        emit=lambda record: emit(record, False),
+    )
+    await emit((await leaf.run()).record, True)
 
 
 @dataclass(slots=True)
 class _Progress:
     outputs: dict[str, Json]
-    cores: dict[str, str]
+    ends: dict[str, tuple[str, str]]
+    """The record that ended each node: its path and core hash."""
     skipped: set[str]
     writes: dict[str, dict[str, Json]]
     failures: dict[str, Failure]
 
 
-class Branch:
-    """One branch under one lease."""
+class LeafScope:
+    """One instance of a leaf scope. `start` is what its first nodes depend on, `done` what is committed of it."""
 
-    def __init__(self, context: RunContext, item: WorkItem, *, worker: str, emit: Emit) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        scope: Scope,
+        *,
+        path: str,
+        input: Json,
+        start: Parents,
+        done: Mapping[str, Done],
+        envelope: Mapping[str, Json],
+        emit: Callable[[Record], Awaitable[None]],
+    ) -> None:
         self._context = context
-        self._item = item
-        self._scope: Scope = context.scope(item.template)
-        self._input = item.env["input"]
+        self._scope = scope
+        self._path = path
+        self._input = input
+        self._start = tuple(start)
+        self._done = done
+        self._envelope = dict(envelope)
         self._emit = emit
-        self._envelope = {"lease": item.lease, "worker": worker}
-        self._worker = worker
-        done = item.done
-        self._now = _Progress(
-            outputs={name: d.output for name, d in done.items() if d.failure is None},
-            cores={name: d.core_hash for name, d in done.items()},
-            skipped={name for name, d in done.items() if d.status == "skipped"},
-            writes={},
-            failures={name: d.failure for name, d in done.items() if d.failure is not None},
-        )
-        for name, d in done.items():
-            for channel, value in d.writes:
-                self._now.writes.setdefault(channel, {})[name] = value
+        self._now = _Progress({}, {}, set(), {}, {})
+        self.failure: Failure | None = None
+        """Why the scope failed, once `run` has returned."""
 
-    async def run(self) -> None:
-        """Run what is left of the branch and emit its records, the branch's own output last."""
+    async def run(self) -> Built:
+        """Run what is left and emit its records; the scope's own end is returned and not emitted."""
+        self._input = await self._context.values.near(self._input)
         await self._run_nodes()
         failures = self._now.failures
         first = next((failures[n.name] for n in self._scope.nodes if n.name in failures), None)
-        await self._emit(await self._end(first), True)
+        return await self._end(first)
+
+    # ------------------------------------------------------------------ order
 
     async def _run_nodes(self) -> None:
-        done = set(self._item.done)
+        done = {name for name in self._scope.by_name if self._taken_over(self._scope.by_name[name])}
         left = {n.name: sum(a not in done for a in n.after) for n in self._scope.nodes if n.name not in done}
         ready = [self._scope.by_name[name] for name in self._scope.order if left.get(name) == 0]
         running: dict[asyncio.Task[bool], Node] = {}
@@ -98,27 +121,133 @@ class Branch:
                     released.append(self._scope.by_name[name])
         return released
 
-    async def _node(self, node: Node) -> bool:
-        execution = Execution(self._context, f"{self._item.scope}/{node.name}", node)
-        skip = bool(node.control) and all(name in self._now.skipped for name in node.control)
-        result = await execute(execution, self._environment(node.reads), skip=skip)
-        for record in attempt_records(execution, lease=self._item.lease, worker=self._worker):
-            await self._emit(record, False)
-        record = await node_record(execution, result, parents=self._parents(node), envelope=self._envelope)
-        self._absorb(node.name, result, record.core_hash)
-        await self._emit(record, False)
-        return result.failure is None
+    # ------------------------------------------------------------------ nodes
 
-    def _absorb(self, name: str, result: NodeResult, core_hash: str) -> None:
-        self._now.cores[name] = core_hash
-        if result.failure is not None:
-            self._now.failures[name] = result.failure
-            return
-        self._now.outputs[name] = result.output
-        if result.status == "skipped":
-            self._now.skipped.add(name)
-        for channel, value in result.writes.items():
-            self._now.writes.setdefault(channel, {})[name] = value
+    def _taken_over(self, node: Node) -> bool:
+        """Take what is committed of a node as it is; False when something of it is left to do."""
+        where = f"{self._path}/{node.name}"
+        for mark in ("", "!otherwise"):
+            one = self._done.get(f"{node.name}{mark}")
+            if one is not None:
+                skipped, writes = one.status == "skipped", dict(one.writes)
+                at = f"{where}{mark}"
+                self._absorb(node, at, one.core_hash, one.failure, one.output, writes, skipped, final=bool(mark))
+                return True
+        end = self._done.get(f"{node.name}!output")
+        if end is None or node.graph is None or (end.failure is None and node.writes):
+            return False
+        if end.failure is not None and node.on_failure == "otherwise":
+            return False
+        self._absorb(node, f"{where}!output", end.core_hash, end.failure, end.output, {}, False)
+        return True
+
+    async def _node(self, node: Node) -> bool:
+        execution = Execution(self._context, f"{self._path}/{node.name}", node)
+        env = self._environment(node.reads)
+        if f"{node.name}!open" in self._done:
+            opened = self._done[f"{node.name}!open"]
+            return await self._graph(execution, env, opened.output, opened.core_hash)
+        result = await execute(execution, env, skip=self._skips(node))
+        await self._emit_attempts(execution)
+        built = await node_record(execution, result, parents=self._parents(node), envelope=self._envelope)
+        await self._emit(built.record)
+        if result.status == "opened":
+            return await self._graph(execution, env, built.value, built.record.core_hash)
+        return self._absorb(
+            node,
+            execution.path,
+            built.record.core_hash,
+            result.failure,
+            built.value,
+            built.writes,
+            result.status == "skipped",
+        )
+
+    async def _graph(self, execution: Execution, env: Mapping[str, Json], input: Json, core: str) -> bool:
+        """The graph of a node, in a scope of its own, then what follows from its end."""
+        node, path = execution.node, execution.path
+        assert node.graph is not None
+        end = self._done.get(f"{node.name}!output")
+        if end is None:
+            prefix = f"{node.name}/"
+            inner = LeafScope(
+                self._context,
+                self._context.scope(node.graph.template),
+                path=path,
+                input=input,
+                start=((f"{path}!open", core),),
+                done={name[len(prefix) :]: one for name, one in self._done.items() if name.startswith(prefix)},
+                envelope=self._envelope,
+                emit=self._emit,
+            )
+            built = await inner.run()
+            await self._emit(built.record)
+            failure, output, core = inner.failure, built.value, built.record.core_hash
+        else:
+            failure, output, core = end.failure, end.output, end.core_hash
+        return await self._after(execution, env, output, failure, core)
+
+    async def _after(
+        self, execution: Execution, env: Mapping[str, Json], output: Json, failure: Failure | None, core: str
+    ) -> bool:
+        """The `writes` of a graph that ended, or the `otherwise` of one that failed."""
+        node, path = execution.node, execution.path
+        ended = ((f"{path}!output", core),)
+        if failure is not None and node.on_failure == "otherwise":
+            failed = NodeResult("failed", failure=failure)
+            result, mark = await instead_of(execution, env, failed), "!otherwise"
+            if result.instead:
+                result = NodeResult("ok", output=result.output)
+        elif failure is None and node.writes:
+            result, mark = await writes_result(execution, env, output), ""
+        else:
+            return self._absorb(node, f"{path}!output", core, failure, output, {}, False)
+        built = await node_record(execution, result, parents=ended, envelope=self._envelope, mark=mark)
+        await self._emit(built.record)
+        value = built.value if mark else output
+        where, core = built.record.path, built.record.core_hash
+        return self._absorb(node, where, core, result.failure, value, built.writes, False, final=bool(mark))
+
+    def _absorb(
+        self,
+        node: Node,
+        where: str,
+        core: str,
+        failure: Failure | None,
+        output: Json,
+        writes: Mapping[str, Json],
+        skipped: bool,
+        *,
+        final: bool = False,
+    ) -> bool:
+        """Take in how a node ended, at the record `where`; whether what comes after it may run.
+
+        `final`: its `onFailure` was heeded already.
+        """
+        self._now.ends[node.name] = (where, core)
+        if failure is not None and (final or node.on_failure == "fail"):
+            self._now.failures[node.name] = failure
+            return False
+        if failure is not None and node.on_failure == "skip":
+            skipped, output = True, None
+        self._now.outputs[node.name] = output
+        if skipped:
+            self._now.skipped.add(node.name)
+        for channel, value in writes.items():
+            self._now.writes.setdefault(channel, {})[node.name] = value
+        return True
+
+    async def _emit_attempts(self, execution: Execution) -> None:
+        lease, worker = self._envelope["lease"], self._envelope["worker"]
+        for record in attempt_records(execution, lease=lease, worker=worker):
+            await self._emit(record)
+
+    def _skips(self, node: Node) -> bool:
+        if node.choice is not None:
+            chosen = self._now.outputs.get(node.choice)
+            if chosen is None or node.name not in chosen["chosen"]:
+                return True
+        return bool(node.control) and all(name in self._now.skipped for name in node.control)
 
     def _environment(self, reads: tuple[str, ...]) -> dict[str, Json]:
         return environment(
@@ -130,84 +259,47 @@ class Branch:
             reads=reads,
         )
 
-    def _parents(self, node: Node) -> list[tuple[str, str]]:
-        found = [(f"{self._item.scope}/{n}", self._now.cores[n]) for n in node.parents if n in self._now.cores]
-        return sorted(found) or list(self._item.parents)
+    def _parents(self, node: Node) -> Parents:
+        return self._ends(node.parents)
 
-    async def _end(self, failure: Failure | None) -> Record:
-        if failure is not None:
-            return await scope_output_record(
-                self._context,
-                self._item,
-                self._scope,
-                value=None,
-                failure=failure,
-                parents=self._item.parents,
-                input=self._input,
-                envelope=self._envelope,
-            )
-        reads = tuple(sorted({read for expr in self._scope.output.values() for read in expr.reads}))
-        names = {read.split(".")[1] for read in reads if read.startswith("nodes.")}
-        parents = sorted((f"{self._item.scope}/{n}", self._now.cores[n]) for n in names if n in self._now.cores)
-        return await evaluate_output(
-            self._context,
-            self._item,
-            self._scope,
-            env=self._environment(reads),
-            parents=parents or self._item.parents,
+    def _ends(self, names: tuple[str, ...] | set[str]) -> Parents:
+        return sorted(self._now.ends[name] for name in names if name in self._now.ends) or self._start
+
+    # ------------------------------------------------------------------ the end
+
+    async def _end(self, failure: Failure | None) -> Built:
+        value: Json = None
+        parents: Parents = self._start
+        if failure is None:
+            reads = tuple(sorted({read for expr in self._scope.output.values() for read in expr.reads}))
+            parents = self._ends({read.split(".")[1] for read in reads if read.startswith("nodes.")})
+            value, failure = await scope_output(self._context, self._scope, self._path, self._environment(reads))
+        self.failure = failure
+        return await build(
+            self._context.values,
+            self._context.run,
+            type="commit",
+            path=f"{self._path}!output",
+            node=self._scope.digest,
+            parents=parents,
             input=self._input,
+            value=value,
+            failure=failure,
+            schema=self._context.schema_hash(self._scope.output_schema),
             envelope=self._envelope,
         )
 
 
-async def evaluate_output(
-    context: RunContext,
-    item: WorkItem,
-    scope: Scope,
-    *,
-    env: dict[str, Json],
-    parents: list[tuple[str, str]] | tuple[tuple[str, str], ...],
-    input: Json,
-    envelope: dict[str, Json],
-) -> Record:
-    """The record of a scope's output: its expressions over the scope, checked against its schema."""
-    value: Json = None
-    failure: Failure | None = None
-    path = f"{item.scope or '/'}!output"
+async def scope_output(
+    context: RunContext, scope: Scope, path: str, env: Mapping[str, Json]
+) -> tuple[Json, Failure | None]:
+    """A scope's output: its expressions over the scope, checked against its schema; or why there is none."""
+    where = f"{path or '/'}!output"
     try:
-        values = await context.evaluator.expressions(scope.output, env)
+        values = await context.evaluate(scope.output, env)
         value = values["$value"] if set(scope.output) == {"$value"} else values
-        value = check_output(context, path, scope.output_schema, value)
+        return await check_output(context, where, scope.output_schema, value), None
     except ExpressionFailed as error:
-        failure = failure_from(path, ExpressionFailure(path, error.name, error.message))
-    except OutputBroken as error:
-        failure = failure_from(path, error)
-    return await scope_output_record(
-        context, item, scope, value=value, failure=failure, parents=parents, input=input, envelope=envelope
-    )
-
-
-async def scope_output_record(
-    context: RunContext,
-    item: WorkItem,
-    scope: Scope,
-    *,
-    value: Json,
-    failure: Failure | None,
-    parents: list[tuple[str, str]] | tuple[tuple[str, str], ...],
-    input: Json,
-    envelope: dict[str, Json],
-) -> Record:
-    return await build(
-        context.values,
-        context.run,
-        type="commit",
-        path=f"{item.scope or '/'}!output",
-        node=scope.digest,
-        parents=parents,
-        input=input,
-        value=value,
-        failure=failure,
-        schema=context.schema_hash(scope.output_schema),
-        envelope=envelope,
-    )
+        return None, failure_from(where, ExpressionFailure(where, error.name, error.message))
+    except WorkError as error:
+        return None, failure_from(where, error)

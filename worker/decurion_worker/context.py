@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from decurion_crds.canonical import Json, canonical, digest
-from decurion_crds.compiled import CompiledGraph, Node, Schema, Scope
-from decurion_crds.expressions import Evaluator
-from decurion_crds.values import Validator
+from decurion_crds.compiled import CompiledGraph, Expr, Node, Schema, Scope, Text
+from decurion_crds.expressions import Evaluator, ExpressionFailed
+from decurion_crds.values import Validator, normalise
+from decurion_crds.wide import has_refs
 from decurion_ledger import Store, Values
+from decurion_ledger.errors import ValueTooWide
+from decurion_worker import wide
 from decurion_worker.errors import SecretMissing
 from decurion_worker.models import ChatModel, ChatRequest, ChatResponse, open_model
 from decurion_worker.sources import Sources
@@ -106,6 +109,41 @@ class RunContext:
         if found is None:
             found = self._hashes[id(schema)] = schema_hash(schema)
         return found
+
+    async def evaluate(self, exprs: Mapping[str, Expr], env: Mapping[str, Json]) -> dict[str, Json]:
+        """The values of expressions by name; wide lists that they only hand on stay references.
+
+        Raises `ExpressionFailed`, also for a list too wide to load.
+        """
+        if not wide.touches(exprs, env):
+            return await self.evaluator.expressions(exprs, env)
+        bare = {name: expr for name, expr in exprs.items() if expr.path is not None}
+        rest = {name: expr for name, expr in exprs.items() if expr.path is None}
+        values = await self.evaluator.expressions(bare, await wide.handed_on(self.values, bare, env))
+        values |= await self.evaluator.expressions(rest, await self._in_place(rest, env))
+        return {name: values[name] for name in exprs}
+
+    async def render(self, text: Text, env: Mapping[str, Json]) -> str:
+        """A text with its expressions in place. Raises `ExpressionFailed`."""
+        exprs = {str(i): part for i, part in enumerate(text.parts) if isinstance(part, Expr)}
+        return await self.evaluator.render(text, await self._in_place(exprs, env))
+
+    async def _in_place(self, exprs: Mapping[str, Expr], env: Mapping[str, Json]) -> Mapping[str, Json]:
+        """`env` with all that `exprs` read. Raises `ExpressionFailed` for what is too wide."""
+        if not wide.touches(exprs, env):
+            return env
+        try:
+            return await wide.resolved(self.values, exprs, env)
+        except ValueTooWide as error:
+            raise ExpressionFailed(str(error), name=next(iter(exprs))) from error
+
+    async def checked(self, schema: Schema, value: Json) -> Json:
+        """`value` in its declared types. Raises `OutputMismatch`, `ValueRefused`, `ValueTooWide`."""
+        if has_refs(value):
+            return await wide.checked(self.values, schema, value)
+        normal = normalise(value, schema)
+        self.validator(schema).check(normal)
+        return normal
 
     def give_secrets(self, values: Mapping[tuple[str, str], str]) -> None:
         self._secrets.update(values)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
-from decurion_ledger import open_store
+from decurion_ledger import Values, open_store
 from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.errors import RunLetGo
 from decurion_worker.executors.local import LocalExecutor
@@ -15,6 +15,7 @@ from decurion_worker.opening import OpenRequest
 from decurion_worker.pool import Pool, PoolSettings
 from decurion_worker.runner import RunnerSettings
 from decurion_worker.sources import Sources
+from decurion_worker.wide import MAX_LIST
 
 Progress = Callable[[dict[str, Json]], None]
 """Is told the run's projection whenever it changed."""
@@ -22,7 +23,7 @@ Progress = Callable[[dict[str, Json]], None]
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended: its last projection, and its output whole."""
+    """How a run ended: its last projection, and its output whole, its lists up to 1 GiB included."""
 
     projection: dict[str, Json]
     output: Json
@@ -79,4 +80,5 @@ async def _see_through(
     progress(session.projection())
     if session.facts.state_hash is None:
         raise RunLetGo(request.run, session.why)
-    return RunEnd(session.projection(), session.engine.output)
+    output = await Values(driver.store, request.run).load(session.engine.output, limit=MAX_LIST)
+    return RunEnd(session.projection(), output)

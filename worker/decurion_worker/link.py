@@ -26,7 +26,7 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
 from decurion_worker.failure import Failure
 
-ItemKind = Literal["node", "branch", "output", "writes"]
+ItemKind = Literal["node", "branch", "output", "writes", "otherwise", "join"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,10 @@ class WorkItem:
     """One unit of work under one lease.
 
     `node`: one node of the scope `scope`, whose environment is `env`. `output`: the scope's output expressions.
-    `writes`: the `writes` of a finished map, `env["output"]` being its output. `branch`: all of the leaf scope
-    `scope`, whose input is `env["input"]`; `done` holds what was committed of it before.
+    `writes`: the `writes` of a finished map or graph, `env["output"]` being its output. `otherwise`: what stands for
+    the output of a node that failed. `join`: the wide output of a map, from the slots of its branches' ends. `branch`:
+    all of the leaf scope `scope`, whose input is `env["input"]`; `done` holds what was committed of it before, by path
+    from there.
     `parents` are the core hashes (path, hash) that the first records depend on. `skip` says that the node's own
     predecessors were all skipped.
     """

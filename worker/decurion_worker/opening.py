@@ -159,7 +159,7 @@ async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunS
     if base := genesis.envelope.get("base"):
         driver.sources.base = Path(base)
     values = Values(driver.store, request.run)
-    closure = await values.unpack(genesis.envelope, genesis.envelope["closure"])
+    closure = await values.load(await values.unpack(genesis.envelope, genesis.envelope["closure"]))
     graph = CompiledGraph.model_validate(closure)
     run_input = await values.unpack(genesis.envelope, core["input"])
     facts = RunFacts(

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decurion_crds.canonical import Json, canonical
-from decurion_worker.engine import Engine, Failure, MapState, NodeStatus, ScopeState
+from decurion_crds.wide import has_refs
+from decurion_worker.engine import Engine, Failure, NodeStatus, Opened, ScopeState
 
 MAX_FAILURES = 10
 MAX_MESSAGE = 256
@@ -65,7 +66,7 @@ def project(engine: Engine, facts: RunFacts) -> dict[str, Json]:
         shown["finishedAt"] = facts.finished_at
     if facts.state_hash is not None:
         shown["stateHash"] = facts.state_hash
-    if engine.output is not None and len(canonical(engine.output)) <= MAX_OUTPUT:
+    if engine.output is not None and not has_refs(engine.output) and len(canonical(engine.output)) <= MAX_OUTPUT:
         shown["output"] = engine.output
     return shown
 
@@ -80,8 +81,8 @@ def _node(scope: ScopeState, name: str) -> dict[str, Json]:
     node = scope.scope.by_name[name]
     status = scope.status[name]
     row: dict[str, Any] = {"name": name, "kind": node.kind, "phase": _node_phase(scope, name, status)}
-    opened = scope.maps.get(name)
-    if opened is not None:
+    opened = scope.opened.get(name)
+    if opened is not None and not opened.single:
         counts = {
             "total": opened.total,
             "running": 0 if opened.joined else opened.running,
@@ -112,9 +113,10 @@ def _progress(engine: Engine) -> str:
     """Finished units of all known units: branches of root maps, and the other root nodes."""
     done = total = 0
     for name, status in engine.root.status.items():
-        opened: MapState | None = engine.root.maps.get(name)
-        done += opened.ended if opened is not None else int(status.terminal)
-        total += opened.total if opened is not None else 1
+        opened: Opened | None = engine.root.opened.get(name)
+        fans = opened is not None and not opened.single
+        done += opened.ended if opened is not None and fans else int(status.terminal)
+        total += opened.total if opened is not None and fans else 1
     return f"{done}/{total}"
 
 

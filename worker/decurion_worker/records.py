@@ -7,14 +7,15 @@ did it, when, at what cost, and carries the values (inline, or as blobs that wer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from decurion_crds.canonical import Json, merkle_root
+from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import Execution, schema_hash
-from decurion_worker.engine.scopes import MapState
+from decurion_worker.engine.scopes import Opened
+from decurion_worker.engine.tasks import counts
 from decurion_worker.failure import Failure
 from decurion_worker.nodes import NodeResult
 
@@ -25,6 +26,14 @@ def outcome_of(failure: Failure | None, *, skipped: bool = False) -> Json:
     if failure is not None:
         return {"failed": {"class": failure.klass, "code": failure.code}}
     return "skipped" if skipped else "ok"
+
+
+class Built(NamedTuple):
+    """A record, and its values as whoever reads it will have them: wide lists by reference."""
+
+    record: Record
+    value: Json
+    writes: dict[str, Json]
 
 
 async def build(
@@ -41,13 +50,16 @@ async def build(
     schema: str | None = None,
     writes: Mapping[str, Json] | None = None,
     envelope: Mapping[str, Json] | None = None,
-    has_value: bool = True,
+    has_value: bool | None = None,
     extra: Mapping[str, Json] | None = None,
-) -> Record:
-    """A record with a core. Every blob that it names is stored when this returns."""
+) -> Built:
+    """A record with a core. Every blob that it names is stored when this returns.
+
+    A failure has a value only where `has_value` says so.
+    """
     channels = sorted(writes or {})
     given = [] if input is None else [input]
-    returned = [value] if has_value and failure is None else []
+    returned = [value] if (failure is None if has_value is None else has_value) else []
     kept = await values.keep([*given, *returned, *((writes or {})[name] for name in channels)])
     hashes = iter(kept.names)
     core = make_core(
@@ -67,13 +79,15 @@ async def build(
     if failure is not None:
         full["message"] = failure.message
         full["failed_at"] = failure.path
-    return Record(type=type, path=path, core=core, envelope=full, core_hash=hash_core(core))
+    record = Record(type=type, path=path, core=core, envelope=full, core_hash=hash_core(core))
+    seen = kept.values[len(given) :]
+    return Built(record, seen[0] if returned else None, dict(zip(channels, seen[len(returned) :], strict=True)))
 
 
 async def node_record(
-    execution: Execution, result: NodeResult, *, parents: Parents, envelope: Mapping[str, Json]
-) -> Record:
-    """The record of one executed node: `commit`, `skip`, or `scope_opened` for a map."""
+    execution: Execution, result: NodeResult, *, parents: Parents, envelope: Mapping[str, Json], mark: str = ""
+) -> Built:
+    """The record of one executed node: `commit`, `skip`, or `scope_opened` for a map or graph."""
     context, node = execution.context, execution.node
     seen: dict[str, Json] = {**envelope}
     if execution.usage:
@@ -85,17 +99,23 @@ async def node_record(
         context.values,
         context.run,
         type="scope_opened" if opened else "skip" if result.status == "skipped" else "commit",
-        path=f"{execution.path}!open" if opened else execution.path,
+        path=f"{execution.path}!open" if opened else f"{execution.path}{mark}",
         node=node.digest,
         parents=parents,
         input=result.input,
         value=result.output,
-        has_value=result.status != "skipped" or result.output is not None,
+        has_value=_has_value(result),
         failure=result.failure,
         schema=context.schema_hash(node.output),
         writes=result.writes,
         envelope=seen,
     )
+
+
+def _has_value(result: NodeResult) -> bool:
+    if result.status == "failed":
+        return result.instead
+    return result.status != "skipped" or result.output is not None
 
 
 def attempt_records(execution: Execution, *, lease: str, worker: str) -> list[Record]:
@@ -145,40 +165,37 @@ async def genesis_record(
     return Record(type="genesis", path="/", core=core, envelope=full, core_hash=hash_core(core))
 
 
-async def join_record(values: Values, run: str, joined: MapState, *, envelope: Mapping[str, Json]) -> Record:
-    """The end of a map. Its arms are named by count and Merkle root; the value is the node's output."""
+async def join_record(values: Values, run: str, joined: Opened, *, envelope: Mapping[str, Json]) -> Record:
+    """The end of a narrow map, or of one that failed. Its arms are named by count and Merkle root; the value is the
+    node's output. How far a map came before it failed depends on time: that is in the envelope.
+    """
     failure = _join_failure(joined)
-    arms = [bytes.fromhex(arm) for arm in joined.arms if arm]
-    counts = {
-        "count": joined.total,
-        "ok": joined.ok,
-        "failed": len(joined.failures),
-        "root": merkle_root("arms/v0", arms),
-    }
-    return await build(
+    arms = counts(joined)
+    built = await build(
         values,
         run,
         type="join",
         path=f"{joined.path}!join",
         node=joined.node.digest,
-        parents=((f"{joined.path}!open", joined.opened),),
+        parents=((f"{joined.path}!open", joined.core),),
         input=None,
-        value=joined.result(),
+        value=joined.result() if failure is None else None,
         failure=failure,
         schema=schema_hash(joined.node.output),
-        envelope=envelope,
-        extra={"arms": counts},
+        envelope=envelope if failure is None else {**envelope, "arms": arms},
+        extra={"arms": arms if failure is None else {"count": joined.total}},
     )
+    return built.record
 
 
-def _join_failure(joined: MapState) -> Failure | None:
+def _join_failure(joined: Opened) -> Failure | None:
     if joined.over_tolerance:
         first = joined.failures[min(joined.failures)]
         message = (
             f"{len(joined.failures)} of {joined.total} items failed, more than the map tolerates; the first, "
             f"{first.path}, with {first.code}: {first.message}"
         )
-        return Failure(joined.path, first.klass, first.code, message)
-    if joined.ended < joined.total:
+        return Failure(joined.path, "Terminal", "ItemsFailed", message)
+    if joined.ended < joined.total or joined.outputs is None:
         return Failure(joined.path, "Terminal", "Abandoned", "the run failed elsewhere before all items had run")
     return None

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from decurion_crds.canonical import Json
-from decurion_crds.expressions import Evaluator, ExpressionFailed
-from decurion_ledger import Record, Store
+from decurion_crds.expressions import Evaluator
+from decurion_ledger import Record, SlotReader, Store
 from decurion_ledger.errors import StoreError
-from decurion_worker.branch import Branch, evaluate_output
+from decurion_worker.branch import run_branch, scope_output
 from decurion_worker.context import Execution, ModelSlots, RunContext
-from decurion_worker.errors import ExpressionFailure, WorkError
+from decurion_worker.failure import Failure
 from decurion_worker.link import (
     Acked,
     Alive,
@@ -37,8 +37,9 @@ from decurion_worker.link import (
     WorkItem,
 )
 from decurion_worker.nodes import NodeResult, execute
-from decurion_worker.nodes.node import failure_from, written
-from decurion_worker.records import attempt_records, node_record
+from decurion_worker.nodes.join import joined_output
+from decurion_worker.nodes.node import instead_of, writes_result
+from decurion_worker.records import attempt_records, build, node_record
 from decurion_worker.sources import Sources
 
 log = logging.getLogger(__name__)
@@ -183,7 +184,7 @@ class Runner:
                 return
             emit = _Emitter(self, run, item)
             if item.kind == "branch":
-                await Branch(run.context, item, worker=self.name, emit=emit).run()
+                await run_branch(run.context, item, worker=self.name, emit=emit)
             else:
                 await self._work_node(run.context, item, emit)
         except asyncio.CancelledError:
@@ -202,22 +203,63 @@ class Runner:
 
     async def _work_node(self, context: RunContext, item: WorkItem, emit: _Emitter) -> None:
         envelope: dict[str, Json] = {"lease": item.lease, "worker": self.name}
-        scope = context.scope(item.template)
         if item.kind == "output":
-            record = await evaluate_output(
-                context, item, scope, env=item.env, parents=item.parents, input=None, envelope=envelope
-            )
-            await emit(record, True)
+            await emit(await self._output(context, item, envelope), True)
             return
-        node = scope.by_name[item.node]
-        execution = Execution(context, f"{item.scope}/{item.node}", node)
+        execution = Execution(context, f"{item.scope}/{item.node}", context.scope(item.template).by_name[item.node])
+        if item.kind == "join":
+            await emit(await self._join(execution, item, envelope), True)
+            return
+        mark = ""
         if item.kind == "writes":
-            result = await _writes(execution, item)
+            result = await writes_result(execution, item.env, item.env["output"])
+        elif item.kind == "otherwise":
+            mark, failed = "!otherwise", NodeResult("failed", failure=Failure(execution.path, "Terminal", "Failed", ""))
+            result = await instead_of(execution, item.env, failed)
+            result = NodeResult("ok", output=result.output) if result.instead else result
         else:
             result = await execute(execution, item.env, skip=item.skip)
-        for failed in attempt_records(execution, lease=item.lease, worker=self.name):
-            await emit(failed, False)
-        await emit(await node_record(execution, result, parents=item.parents, envelope=envelope), True)
+        for record in attempt_records(execution, lease=item.lease, worker=self.name):
+            await emit(record, False)
+        built = await node_record(execution, result, parents=item.parents, envelope=envelope, mark=mark)
+        await emit(built.record, True)
+
+    async def _output(self, context: RunContext, item: WorkItem, envelope: dict[str, Json]) -> Record:
+        scope = context.scope(item.template)
+        value, failure = await scope_output(context, scope, item.scope, item.env)
+        built = await build(
+            context.values,
+            item.run,
+            type="commit",
+            path=f"{item.scope or '/'}!output",
+            node=scope.digest,
+            parents=item.parents,
+            input=None,
+            value=value,
+            failure=failure,
+            schema=context.schema_hash(scope.output_schema),
+            envelope=envelope,
+        )
+        return built.record
+
+    async def _join(self, execution: Execution, item: WorkItem, envelope: dict[str, Json]) -> Record:
+        context, node = execution.context, execution.node
+        reader = SlotReader(self._store, item.run)
+        value = await joined_output(context.values, reader, path=execution.path, env=item.env)
+        built = await build(
+            context.values,
+            item.run,
+            type="join",
+            path=f"{execution.path}!join",
+            node=node.digest,
+            parents=item.parents,
+            input=None,
+            value=value,
+            schema=context.schema_hash(node.output),
+            envelope=envelope,
+            extra={"arms": item.env["arms"]},
+        )
+        return built.record
 
     async def emit(self, run: _RunState, item: WorkItem, record: Record, last: bool) -> int:
         """Queue a record for the driver; waits while the runner's credit is used up."""
@@ -331,17 +373,6 @@ class _Emitter:
         if len(self._sent) >= window:
             await self._runner.durable(self._run, self._sent[0])
         self._sent.append(await self._runner.emit(self._run, self._item, record, last))
-
-
-async def _writes(execution: Execution, item: WorkItem) -> NodeResult:
-    output = item.env["output"]
-    try:
-        return NodeResult("ok", output=output, writes=await written(execution, item.env, output))
-    except WorkError as error:
-        return NodeResult("failed", failure=failure_from(execution.path, error))
-    except ExpressionFailed as error:
-        wrapped = ExpressionFailure(execution.path, error.name, error.message)
-        return NodeResult("failed", failure=failure_from(execution.path, wrapped))
 
 
 def _size(record: Record) -> int:

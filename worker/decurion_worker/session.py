@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from decurion_crds.canonical import Json
+from decurion_crds.canonical import Json, canonical
 from decurion_crds.compiled import CompiledGraph
+from decurion_crds.wide import has_refs
 from decurion_ledger import (
     LogWriter,
     Opened,
@@ -44,6 +45,8 @@ REFUSALS = 3
 """An item whose record was refused this many times is given up: it would run, and cost, for ever."""
 LONE_STRIKES = 3
 """An item that was alone on its runner this many times when the runner was lost is given up."""
+MAX_KEYS = 256 * 1024 * 1024
+"""Bytes of keys of one map that a driver holds."""
 
 
 STALL = 5.0
@@ -254,16 +257,16 @@ class RunSession:
             else:
                 records.append(await self._decided(decision))
         if records:
-            slot = await self._append(records)
+            slots = await self._append(records)
             written = asyncio.get_running_loop().time()
             self.facts.committed += len(records)
-            self._note_slot(slot)
-            for record in records:
-                await self._apply(record)
+            self._note_slot(slots[-1])
+            for slot, record in zip(slots, records, strict=True):
+                await self._apply(slot, record)
             await self._still_mine(written)
         if close is not None:
             # After what was written beside it: the state that the record names is that of all records before it.
-            await self._close(self._closing(close))
+            await self._close(await self._closing(close))
         if acks:
             self.on_acked(self, acks)
         if refused:
@@ -272,13 +275,13 @@ class RunSession:
             self.on_changed(self)
         return bool(records) or close is not None
 
-    async def _append(self, records: list[Record]) -> int:
-        """Write records; a store that does not answer is shown on the run meanwhile, and waited for."""
+    async def _append(self, records: list[Record]) -> list[int]:
+        """Write records; their slots. A store that does not answer is shown on the run meanwhile, and waited for."""
         late = asyncio.get_running_loop().call_later(
             STALL_SHOWN, self.show_stalled, f"no answer from the store for {STALL_SHOWN:g} s; the run waits for it"
         )
         try:
-            return await self._writer.append(records)
+            return await self._writer.append_each(records)
         finally:
             late.cancel()
             self.show_recovered()
@@ -327,7 +330,7 @@ class RunSession:
             if lease is None or lease.runner != runner or one.lease in void:
                 refused.setdefault(runner, []).append(one.lease)
                 continue
-            why = self._acceptance.fault(one.record, item=lease.key, committed=self.engine.cores, beside=paths)
+            why = self._acceptance.fault(one.record, item=lease.key, committed=self.engine.results, beside=paths)
             if why is not None:
                 # A record that cannot be right voids the item: it is offered again from what is committed.
                 log.error("run %s: a record of %s at %s is refused: %s", self.run, runner, one.record.path, why)
@@ -357,7 +360,7 @@ class RunSession:
 
     # ------------------------------------------------------------------ what is durable
 
-    async def _apply(self, record: Record) -> None:
+    async def _apply(self, slot: int, record: Record) -> None:
         match record.type:
             case "lease_lost":
                 self._lost(record)
@@ -371,15 +374,42 @@ class RunSession:
         failure = failure_of(record)
         if failure is not None and not record.path.endswith(("!output", "!join")):
             self.facts.add_failure(failure)
-        self.engine.apply(await self._applied(record))
+        self.engine.apply(await self._applied(slot, record))
+        if self.engine.abandoned:
+            self._abandon()
 
-    async def _applied(self, record: Record) -> Applied:
+    def _abandon(self) -> None:
+        """Take back what runners do for a map that failed."""
+        keys, self.engine.abandoned = set(self.engine.abandoned), []
+        revoked: dict[str, list[str]] = {}
+        for lease in [lease for lease in self.leases.values() if lease.key in keys]:
+            del self.leases[lease.id]
+            revoked.setdefault(lease.runner, []).append(lease.id)
+        for key in keys:
+            self.engine.give_back(key)
+        if revoked:
+            self.on_revoked(self, revoked)
+
+    async def _applied(self, slot: int, record: Record) -> Applied:
+        """A record with the values that the engine wants; of a branch's end only what is at hand."""
         if record.core is None or not self.engine.wants_value(record):
-            return Applied(record)
+            return Applied(record, slot=slot)
         delta = record.core["delta"]
-        value = await self._values.unpack(record.envelope, delta) if delta is not None else None
+        if self.engine.is_branch_end(record):
+            held = (record.envelope.get("values") or {}).get(delta, {})
+            at_hand = "inline" in held
+            return Applied(
+                record,
+                held["inline"] if at_hand else None,
+                slot=slot,
+                size=len(canonical(held["inline"])) if at_hand else None,
+            )
+        value: Json = await self._values.unpack(record.envelope, delta) if delta is not None else None
+        if record.type == "scope_opened" and has_refs(value) and "keys" in value:
+            # Branches are named by them: they are needed as they are.
+            value["keys"] = await self._values.load(value["keys"], limit=MAX_KEYS)
         writes = {name: await self._values.unpack(record.envelope, h) for name, h in record.core["writes"]}
-        return Applied(record, value, writes)
+        return Applied(record, value, writes, slot)
 
     async def _done(self, record: Record) -> Done:
         core = record.core or {}
@@ -434,7 +464,7 @@ class RunSession:
             failure=failure,
             envelope={"worker": self._driver, "at": self._stamp()},
         )
-        self._inbox.own.append(record)
+        self._inbox.own.append(record.record)
         self._wake.set()
 
     def _digest_of(self, task: Task) -> str:
@@ -458,23 +488,24 @@ class RunSession:
         if isinstance(decision, Join):
             return await join_record(self._values, self.run, decision.map, envelope=envelope)
         scope = decision.scope
-        return await build(
+        built = await build(
             self._values,
             self.run,
             type="commit",
             path=f"{scope.path}!output",
             node=scope.scope.digest,
             parents=scope.start(),
-            input=scope.input,
+            input=await self._values.near(scope.input),
             value=None,
             failure=decision.failure,
             schema=schema_hash(scope.scope.output_schema),
             envelope=envelope,
         )
+        return built.record
 
-    def _closing(self, close: Close) -> Record:
-        channels = {name: vhash(value) for name, value in self.engine.channels().items()}
-        state = final_state_hash(self.engine.results(), channels, close.output_hash)
+    async def _closing(self, close: Close) -> Record:
+        channels = {name: vhash(await self._values.near(value)) for name, value in self.engine.channels().items()}
+        state = final_state_hash(self.engine.leaves(), channels, close.output_hash)
         envelope: dict[str, Json] = {
             "run": self.run,
             "outcome": close.outcome,
@@ -527,7 +558,8 @@ class RunSession:
             failure = failure_of(record)
             if failure is not None and not record.path.endswith(("!output", "!join")):
                 self.facts.add_failure(failure)
-            self.engine.apply(await self._applied(record))
+            self.engine.apply(await self._applied(slot, record))
+        self.engine.abandoned.clear()
         self.facts.head = self._writer.head
 
     def _closed_before(self, record: Record) -> None:

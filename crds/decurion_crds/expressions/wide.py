@@ -1,7 +1,7 @@
 """What an expression sees of a wide list of which it wants the length and single items only.
 
-`len(path)` and `path[3]` are written `_len(path)` and `_item(path, 3)` for the interpreter. Both take a list as it is, or
-the stand-in of one that stays where it is.
+`len(path)` and `path[3]` are written `_len(path)` and `_item(path, 3)` for the interpreter. Both take a list as it is,
+or the stand-in of one that stays where it is.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from decurion_worker.engine.actions import Applied, Close, Decision, EndScope, Join, Task, failure_of
 from decurion_worker.engine.engine import Engine
-from decurion_worker.engine.scopes import BranchStatus, MapState, NodeStatus, ScopeState
+from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopeState
 from decurion_worker.failure import Failure
 
 __all__ = [
@@ -14,8 +14,8 @@ __all__ = [
     "Engine",
     "Failure",
     "Join",
-    "MapState",
     "NodeStatus",
+    "Opened",
     "ScopeState",
     "Task",
     "failure_of",

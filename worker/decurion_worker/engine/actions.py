@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from decurion_crds.canonical import Json
 from decurion_ledger import Record
-from decurion_worker.engine.scopes import MapState, ScopeState
+from decurion_worker.engine.scopes import Opened, ScopeState
 from decurion_worker.failure import Failure
 from decurion_worker.link import ItemKind
 
@@ -32,12 +32,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    map: MapState
+    map: Opened
 
 
 @dataclass(frozen=True, slots=True)
 class EndScope:
-    """A branch scope that failed: its `!output` record says so."""
+    """A branch or graph scope that failed: its `!output` record says so."""
 
     scope: ScopeState
     failure: Failure
@@ -56,11 +56,17 @@ Decision: TypeAlias = Join | EndScope | Close
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A record with the values that its hashes name, loaded: `value` of its delta, `writes` of its channels."""
+    """A durable record: the slot it is in, and its values, loaded where the engine wants them.
+
+    `value` is that of its delta, `writes` those of its channels. `size` is the bytes of a branch's output, None where
+    it was not loaded.
+    """
 
     record: Record
     value: Json = None
     writes: Mapping[str, Json] | None = None
+    slot: int = 0
+    size: int | None = None
 
 
 def failure_of(record: Record) -> Failure | None:

@@ -7,9 +7,10 @@ and a new engine that is fed the same log stands where the old one stood, with n
 
 Two kinds of what comes next:
 
-* a `Task` is work for a runner: one node, a whole leaf branch, the output expressions of a scope, a map's writes;
-* a `Decision` is a record that the driver writes itself, since nothing has to be evaluated: the join of a map, the
-  end of a branch scope that failed, the close of the run.
+* a `Task` is work for a runner: one node, a whole leaf branch, the output expressions of a scope, the wide output of
+  a map, what follows a node's end (`writes`) or failure (`otherwise`);
+* a `Decision` is a record that the driver writes itself, since nothing has to be evaluated: the join of a narrow
+  map, the end of a scope that failed, the close of the run.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
 from decurion_worker.engine.actions import Applied, Close, Decision, EndScope, Join, Outcome, Task, failure_of
-from decurion_worker.engine.environment import channel_values, environment
-from decurion_worker.engine.scopes import BranchStatus, MapState, NodeStatus, ScopePlan, ScopeState
+from decurion_worker.engine.environment import channel_values
+from decurion_worker.engine.results import Results, arms_root
+from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopePlan, ScopeState
+from decurion_worker.engine.tasks import branch_task, key_of, scope_task
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure
 from decurion_worker.link import ItemKind
@@ -34,22 +37,23 @@ class Engine:
     def __init__(self, graph: CompiledGraph, *, input: Json, facts: Mapping[str, Json]) -> None:
         self.graph = graph
         self.facts = dict(facts)
-        self.cores: dict[str, str] = {}
+        self.results = Results(self._has_ended)
         self.cancelled: str | None = None
         self.closed: Outcome | None = None
         self.output: Json = None
         self.output_hash: str | None = None
         self.out: dict[str, Task] = {}
+        self.abandoned: list[str] = []
+        """Keys of tasks that nobody needs any more: whoever holds them is told, and they are given back."""
         self._plans = {name: ScopePlan(scope) for name, scope in graph.templates.items()}
         self._order = 0
         self._queue: list[tuple[int, int, str, ItemKind, str, str]] = []
         self._decisions: dict[str, Decision] = {}
-        self._failed: set[str] = set()
-        self._offering: dict[int, dict[str, MapState]] = {}
-        """Open maps that may have a branch to start, by depth."""
+        self._offering: dict[int, dict[str, Opened]] = {}
+        """What may have a branch to start, by depth."""
         self.root = ScopeState(path="", plan=ScopePlan(graph.root), input=input, depth=0)
         self._scopes: dict[str, ScopeState] = {"": self.root}
-        self._maps: dict[str, MapState] = {}
+        self._opened: dict[str, Opened] = {}
         self._start(self.root)
 
     # ------------------------------------------------------------------ what comes next
@@ -83,22 +87,26 @@ class Engine:
         """Whether `decide` has something to give."""
         return bool(self._decisions)
 
-    def results(self) -> list[tuple[str, str]]:
-        """Path and core hash of all results but those inside failed branches.
+    def leaves(self) -> list[tuple[str, str]]:
+        """What the state of the run is made of: path and core hash of each result outside ended branches, and for each
+        map that is open the root over the arms of those that ended.
 
-        How far a failed branch came before it stopped depends on time; that it failed does not.
+        Branches of a map that was joined are in its join.
         """
-        if not self._failed:
-            return list(self.cores.items())
-        return [(path, core) for path, core in self.cores.items() if not self._in_failed(path)]
+        found = self.results.leaves()
+        for path, opened in self._opened.items():
+            if not opened.single and opened.ended:
+                found.append((f"{path}!arms", arms_root(opened.ended_arms())))
+        return found
 
-    def _in_failed(self, path: str) -> bool:
-        end = path.find("]/")
-        while end >= 0:
-            if path[: end + 1] in self._failed:
-                return True
-            end = path.find("]/", end + 1)
-        return False
+    def _has_ended(self, branch: str) -> bool:
+        """Of a branch that is not open: whether it, or what it is in, has ended."""
+        home_path, _, token = branch.rpartition("[")
+        home = self._opened.get(home_path)
+        if home is None or home.joined:
+            return True
+        index = home.index_of(token[:-1])
+        return index is None or home.status[index] >= BranchStatus.OK
 
     def take(self, limit: int) -> list[Task]:
         """Up to `limit` tasks, deepest scope first, then in the order in which they became possible."""
@@ -130,70 +138,34 @@ class Engine:
 
     def _next_branch(self) -> Task | None:
         for depth in sorted(self._offering, reverse=True):
-            for path, open_map in list(self._offering[depth].items()):
-                while (index := open_map.next_index()) is not None:
-                    if open_map.leaf:
-                        return self._branch_task(open_map, index)
-                    self._enter(open_map, index)
+            for path, opened in list(self._offering[depth].items()):
+                while (index := opened.next_index()) is not None:
+                    if opened.leaf:
+                        return branch_task(opened, index)
+                    self._enter(opened, index)
                     if self._queue:
                         return None
-                if open_map.exhausted:
+                if opened.exhausted:
                     del self._offering[depth][path]
         return None
 
-    def _offer(self, open_map: MapState) -> None:
-        self._offering.setdefault(open_map.depth, {})[open_map.path] = open_map
+    def _offer(self, opened: Opened) -> None:
+        self._offering.setdefault(opened.depth, {})[opened.path] = opened
 
     def _task(self, key: str, kind: ItemKind, scope_path: str, name: str) -> Task | None:
         scope = self._scopes.get(scope_path)
         if scope is None or scope.ended:
             return None
         if scope.halted:
+            if kind == "join":
+                self._settle_opened(scope.opened[name])
             self._settle(scope)
             return None
-        due = NodeStatus.OPEN if kind == "writes" else NodeStatus.READY
-        if key in self.cores or (name and scope.status[name] is not due):
+        due = NodeStatus.READY if kind == "node" else NodeStatus.OPEN
+        if key in self.results or (name and scope.status[name] is not due):
             return None  # a replay pushed it, and then brought its record
         scope.running += 1
-        if kind == "output":
-            names = {read.split(".")[1] for read in scope.plan.output_reads if read.startswith("nodes.")}
-            env = self._environment(scope, scope.plan.output_reads)
-            return Task(key, kind, scope_path, "", env, self._template(scope), scope.ends(names), False, {})
-        node = scope.scope.by_name[name]
-        if kind == "writes":
-            env = {"output": scope.outputs[name]} | self._environment(scope, node.reads)
-            return Task(key, kind, scope_path, name, env, self._template(scope), scope.ends([name]), False, {})
-        skip = bool(node.control) and all(scope.status[n] is NodeStatus.SKIPPED for n in node.control)
-        env = self._environment(scope, node.reads)
-        return Task(key, kind, scope_path, name, env, self._template(scope), scope.parents(node), skip, {})
-
-    def _environment(self, scope: ScopeState, reads: tuple[str, ...]) -> dict[str, Json]:
-        return environment(
-            scope.scope,
-            input=scope.input,
-            outputs=scope.outputs,
-            writes=scope.writes,
-            facts=self.facts,
-            reads=reads,
-        )
-
-    def _branch_task(self, open_map: MapState, index: int) -> Task:
-        path = open_map.branch_path(index)
-        block = open_map.node.map
-        return Task(
-            key=path,
-            kind="branch",
-            scope=path,
-            node="",
-            env={"input": open_map.branch_input(index)},
-            template=block.template if block else "",
-            parents=((f"{open_map.path}!open", open_map.opened),),
-            skip=False,
-            done=dict(open_map.partial.get(index, {})),
-        )
-
-    def _template(self, scope: ScopeState) -> str:
-        return scope.owner.node.map.template if scope.owner is not None and scope.owner.node.map else ""
+        return scope_task(scope, kind, name, facts=self.facts)
 
     def give_back(self, key: str) -> None:
         """A task that was taken is nobody's any more: it may be taken again."""
@@ -204,12 +176,14 @@ class Engine:
             home, index = self._branch(task.scope)
             home.give_back(index)
             self._offer(home)
-            self._settle_map(home)
+            self._settle_opened(home)
             return
         scope = self._scopes.get(task.scope)
         if scope is not None:
             scope.running -= 1
             self._push(scope, task.kind, task.node)
+            if task.kind == "join":
+                self._settle_opened(scope.opened[task.node])
             self._settle(scope)
         self._settle_cancel()
 
@@ -218,20 +192,22 @@ class Engine:
         """How many tasks could be taken now, at most: what runners are wanted for."""
         if self.cancelled is not None or self.closed is not None:
             return 0
-        return len(self._queue) + sum(m.startable for maps in self._offering.values() for m in maps.values())
+        return len(self._queue) + sum(m.startable for opened in self._offering.values() for m in opened.values())
 
     def channels(self) -> dict[str, Json]:
         """The root's channels as they stand."""
         return channel_values(self.root.scope, self.root.writes)
 
     def wants_value(self, record: Record) -> bool:
-        """Whether `apply` needs the record's values loaded: not for nodes inside a leaf branch."""
+        """Whether `apply` needs the record's values loaded: not for what a runner runs whole, but for its end."""
         if record.type not in ("commit", "skip", "scope_opened", "join"):
             return False
-        if record.path.endswith(("!output", "!open", "!join")):
-            return True
-        path, _ = _split(record.path)
-        return path in self._scopes or not self._branch(path)[0].leaf
+        base = _base(record.path)
+        return base in self._opened or base.endswith("]") or self._inner(base) is None
+
+    def is_branch_end(self, record: Record) -> bool:
+        """Whether a record is the end of a branch of a map: its value is wanted only when it is at hand."""
+        return record.path.endswith("]!output")
 
     # ------------------------------------------------------------------ what happened
 
@@ -239,15 +215,11 @@ class Engine:
         """Take one durable record. Raises `LogCorrupt` for a record that this graph cannot have."""
         record = applied.record
         if record.core_hash and record.type != "genesis":
-            self.cores[record.path] = record.core_hash
+            self.results.add(record.path, record.core_hash)
             self._decisions.pop(record.path, None)
         match record.type:
-            case "commit" | "skip":
-                self._apply_commit(applied)
-            case "scope_opened":
-                self._apply_opened(applied)
-            case "join":
-                self._apply_join(applied)
+            case "commit" | "skip" | "scope_opened" | "join":
+                self._apply_result(applied)
             case "cancel":
                 self.cancelled = record.envelope.get("reason") or "Cancel"
                 self._settle_cancel()
@@ -257,134 +229,197 @@ class Engine:
             case _:
                 return
 
-    def _apply_commit(self, applied: Applied) -> None:
+    def _apply_result(self, applied: Applied) -> None:
         record = applied.record
         failure = failure_of(record)
-        if record.path.endswith("!output"):
-            self._apply_output(record.path.removesuffix("!output"), applied, failure)
-            return
-        scope_path, name = _split(record.path)
-        scope = self._scope(scope_path)
-        if scope is None:
-            self._apply_inner(scope_path, name, applied, failure)
-            return
-        if name not in scope.status:
-            raise LogCorrupt(record.path, "no node of this name is in the graph")
-        if scope.status[name] is NodeStatus.OPEN:
-            # The `writes` of a map: its output came with the join.
-            self._taken_back(scope, f"{record.path}!writes")
-            status = NodeStatus.FAILED if failure else NodeStatus.OK
-            self._written(scope, name, applied, status=status, output=scope.outputs[name], failure=failure)
-            return
-        self._taken_back(scope, record.path)
-        status = NodeStatus.FAILED if failure else NodeStatus.SKIPPED if record.type == "skip" else NodeStatus.OK
-        self._written(scope, name, applied, status=status, output=applied.value, failure=failure)
+        base = _base(record.path)
+        mark = record.path[len(base) :]
+        if mark == "!output" and base in ("", "/"):
+            self._apply_run_output(applied, failure)
+        elif mark == "!output" and (base.endswith("]") or base in self._opened):
+            self._apply_end(base, applied, failure)
+        elif (inner := self._inner(base)) is not None:
+            self._apply_inner(*inner, applied, failure)
+        elif mark == "!open":
+            self._apply_opened(base, applied)
+        elif mark == "!join":
+            self._apply_join(base, applied, failure)
+        else:
+            self._apply_node(base, mark, applied, failure)
 
-    def _written(
-        self,
-        scope: ScopeState,
-        name: str,
-        applied: Applied,
-        *,
-        status: NodeStatus,
-        output: Json,
-        failure: Failure | None,
-    ) -> None:
+    def _inner(self, base: str) -> tuple[Opened, int, str] | None:
+        """Where a path lies that a runner runs whole: what opened it, which branch, and the path from there.
+
+        None for a node of a scope that the driver hands out; a replay enters that scope with the first record inside.
+        """
+        scope_path = base.rpartition("/")[0]
+        if scope_path in self._scopes:
+            return None
+        unit = scope_path
+        while unit not in self._opened and not unit.endswith("]"):
+            unit = unit.rpartition("/")[0]
+            if not unit:
+                raise LogCorrupt(base, "no scope that is open holds this path")
+        home, index = self._branch(unit)
+        if home.leaf:
+            return home, index, base[len(unit) + 1 :]
+        if home.start(index):
+            self._enter(home, index)
+        if scope_path not in self._scopes:
+            raise LogCorrupt(base, "no scope that is open holds this path")
+        return None
+
+    def _node_at(self, base: str) -> tuple[ScopeState, str]:
+        scope_path, _, name = base.rpartition("/")
+        scope = self._scopes.get(scope_path)
+        if scope is None or name not in scope.status:
+            raise LogCorrupt(base, "no node of this name is in the graph")
+        return scope, name
+
+    def _apply_node(self, base: str, mark: str, applied: Applied, failure: Failure | None) -> None:
+        record = applied.record
+        scope, name = self._node_at(base)
         for channel, value in (applied.writes or {}).items():
             scope.writes.setdefault(channel, {})[name] = value
-        scope.outputs[name] = output
-        self._end_node(scope, name, status, applied.record, failure)
+        if mark == "!otherwise":
+            self._taken_back(scope, record.path)
+            scope.outputs[name] = applied.value
+            self._end_node(scope, name, NodeStatus.FAILED if failure else NodeStatus.OK, record, failure)
+        elif scope.status[name] is NodeStatus.OPEN:
+            # The `writes` of what opened scopes: its output came with their end.
+            self._taken_back(scope, f"{record.path}!writes")
+            self._ended(scope, name, applied.record, failure)
+        else:
+            self._taken_back(scope, record.path)
+            scope.outputs[name] = applied.value
+            if record.type == "skip":
+                self._end_node(scope, name, NodeStatus.SKIPPED, record, failure)
+            else:
+                self._ended(scope, name, record, failure)
+
+    def _ended(self, scope: ScopeState, name: str, record: Record, failure: Failure | None) -> None:
+        """A node's own work is over. One that failed on a runner has what its `otherwise` gave as its delta."""
+        instead = record.core is not None and record.core["delta"] is not None
+        rule = scope.scope.by_name[name].on_failure
+        if failure is None:
+            self._end_node(scope, name, NodeStatus.OK, record, None)
+        elif rule == "skip":
+            scope.outputs[name] = None
+            self._end_node(scope, name, NodeStatus.SKIPPED, record, None)
+        elif rule == "otherwise" and instead:
+            self._end_node(scope, name, NodeStatus.OK, record, None)
+        elif rule == "otherwise" and not scope.halted:
+            scope.status[name] = NodeStatus.OPEN
+            scope.cores[name] = (record.path, record.core_hash)
+            self._push(scope, "otherwise", name)
+        else:
+            self._end_node(scope, name, NodeStatus.FAILED, record, failure)
 
     def _taken_back(self, scope: ScopeState, key: str) -> None:
         """A task has its record. After a replay nobody had taken it."""
         if self.out.pop(key, None) is not None:
             scope.running -= 1
 
-    def _apply_inner(self, scope_path: str, name: str, applied: Applied, failure: Failure | None) -> None:
-        """A node of a leaf branch: kept until the branch ends, so that another runner can go on from there."""
-        home, index = self._branch(scope_path)
+    def _apply_inner(self, home: Opened, index: int, inner: str, applied: Applied, failure: Failure | None) -> None:
+        """A record from inside a leaf branch: kept until that ends, so that another runner can go on from there."""
+        record = applied.record
+        if record.path.endswith("!output") and failure is not None:
+            self.results.forget_under(_base(record.path))
         if home.status[index] < BranchStatus.OK:
-            home.partial.setdefault(index, {})[name] = applied.record
+            mark = record.path[len(_base(record.path)) :]
+            home.partial.setdefault(index, {})[inner + mark] = record
 
-    def _apply_output(self, scope_path: str, applied: Applied, failure: Failure | None) -> None:
-        if scope_path in ("", "/"):
-            self._taken_back(self.root, "/!output")
-            if failure is not None:
-                self.root.failures["!output"] = failure
-            else:
-                self.output = applied.value
-                self.output_hash = applied.record.core["delta"] if applied.record.core else None
-            self.root.ended = True
-            outcome: Outcome = "failed" if failure else "succeeded"
-            self._decisions["close"] = Close(outcome, failure, self.output, self.output_hash)
-            return
-        home, index = self._branch(scope_path)
-        self.out.pop(scope_path, None)
-        self.out.pop(f"{scope_path}!output", None)
-        self._scopes.pop(scope_path, None)
-        home.end(index, output=applied.value, arm=applied.record.core_hash, failure=failure)
+    def _apply_run_output(self, applied: Applied, failure: Failure | None) -> None:
+        self._taken_back(self.root, "/!output")
         if failure is not None:
-            self._failed.add(scope_path)
-        if home.stopped:
-            self._halt_map(home)
-        self._settle_map(home)
+            self.root.failures["!output"] = failure
+        else:
+            self.output = applied.value
+            self.output_hash = applied.record.core["delta"] if applied.record.core else None
+        self.root.ended = True
+        outcome: Outcome = "failed" if failure else "succeeded"
+        self._decisions["close"] = Close(outcome, failure, self.output, self.output_hash)
 
-    def _apply_opened(self, applied: Applied) -> None:
-        path = applied.record.path.removesuffix("!open")
-        scope_path, name = _split(path)
-        scope = self._scope(scope_path)
-        node = scope.scope.by_name.get(name) if scope is not None else None
-        if scope is None or node is None or node.map is None:
-            raise LogCorrupt(applied.record.path, "no map of this name is in the graph")
-        self._taken_back(scope, path)
+    def _apply_end(self, unit: str, applied: Applied, failure: Failure | None) -> None:
+        """The end of a branch or of a graph."""
+        home, index = self._branch(unit)
+        self.out.pop(unit, None)
+        self.out.pop(f"{unit}!output", None)
+        self._scopes.pop(unit, None)
+        if home.single:
+            self._graph_ended(home, applied, failure)
+            return
+        arm = self.results.close(unit, failed=failure is not None)
+        home.end(index, output=applied.value, size=applied.size, slot=applied.slot, arm=arm, failure=failure)
+        if home.stopped:
+            self._halt_opened(home)
+            if home.over_tolerance and home.node.map is not None and home.node.map.fail_fast:
+                self._abandon(home)
+        self._settle_opened(home)
+
+    def _graph_ended(self, home: Opened, applied: Applied, failure: Failure | None) -> None:
+        if failure is not None:
+            self.results.forget_under(home.path)
+        scope, name = home.home, home.node.name
+        del self._opened[home.path]
+        self._offering.get(home.depth, {}).pop(home.path, None)
+        home.end(0, output=None, size=0, slot=0, arm=b"", failure=failure)
+        home.forget()
+        scope.running -= 1
+        scope.outputs[name] = applied.value
+        self._after_end(scope, name, applied.record, failure)
+
+    def _apply_opened(self, base: str, applied: Applied) -> None:
+        scope, name = self._node_at(base)
+        node = scope.scope.by_name[name]
+        if node.template is None:
+            raise LogCorrupt(applied.record.path, "the node of this name opens nothing")
+        self._taken_back(scope, base)
         value = applied.value
-        opened = MapState(
-            path=path,
+        single = node.map is None
+        opened = Opened(
+            path=base,
             home=scope,
             node=node,
-            body=self._plans[node.map.template],
-            items=value["items"],
-            base=value["base"],
-            keys=value.get("keys"),
-            opened=applied.record.core_hash,
+            body=self._plans[node.template],
+            items=[None] if single else value["items"],
+            base=value if single else value["base"],
+            keys=None if single else value.get("keys"),
+            core=applied.record.core_hash,
             depth=scope.depth + 1,
         )
         scope.status[name] = NodeStatus.OPEN
-        scope.maps[name] = opened
+        scope.opened[name] = opened
         scope.running += 1
-        self._maps[path] = opened
+        self._opened[base] = opened
         self._offer(opened)
-        self._settle_map(opened)
+        self._settle_opened(opened)
 
-    def _apply_join(self, applied: Applied) -> None:
-        path = applied.record.path.removesuffix("!join")
-        joined = self._maps.pop(path)
-        self._offering.get(joined.depth, {}).pop(path, None)
+    def _apply_join(self, base: str, applied: Applied, failure: Failure | None) -> None:
+        joined = self._opened.pop(base, None)
+        if joined is None:
+            raise LogCorrupt(applied.record.path, "no map that is open has this path")
+        self._offering.get(joined.depth, {}).pop(base, None)
+        for index in {*joined.partial, *joined.scopes}:
+            self.results.drop(joined.branch_path(index))
+            self._scopes.pop(joined.branch_path(index), None)
+        joined.forget()
         scope, name = joined.home, joined.node.name
-        scope.outputs[name] = applied.value
-        scope.cores[name] = (applied.record.path, applied.record.core_hash)
+        self._taken_back(scope, applied.record.path)
         scope.running -= 1
-        failure = failure_of(applied.record)
-        if failure is None and joined.node.writes:
+        scope.outputs[name] = applied.value
+        self._after_end(scope, name, applied.record, failure)
+
+    def _after_end(self, scope: ScopeState, name: str, record: Record, failure: Failure | None) -> None:
+        """What opened scopes has its output, or its failure: its `writes` come next, or the node ends."""
+        scope.cores[name] = (record.path, record.core_hash)
+        if failure is None and scope.scope.by_name[name].writes:
             self._push(scope, "writes", name)
-            return
-        status = NodeStatus.FAILED if failure else NodeStatus.OK
-        self._end_node(scope, name, status, applied.record, failure)
+            self._settle(scope)
+        else:
+            self._ended(scope, name, record, failure)
 
     # ------------------------------------------------------------------ consequences
-
-    def _scope(self, path: str) -> ScopeState | None:
-        """The scope that the driver runs at `path`; a replay enters it with the first record from inside.
-
-        None for a branch that a runner runs whole.
-        """
-        found = self._scopes.get(path)
-        if found is None:
-            home, index = self._branch(path)
-            if not home.leaf and home.start(index):
-                self._enter(home, index)
-                found = self._scopes[path]
-        return found
 
     def _start(self, scope: ScopeState) -> None:
         for name, waits in scope.waits.items():
@@ -392,30 +427,30 @@ class Engine:
                 self._ready(scope, name)
         self._settle(scope)
 
-    def _enter(self, home: MapState, index: int) -> None:
+    def _enter(self, home: Opened, index: int) -> None:
         """Open a branch that has a map inside: the driver hands out its nodes one by one."""
-        path = home.branch_path(index)
-        scope = ScopeState(
-            path=path,
+        scope = self._scope_of(home, index)
+        home.scopes[index] = scope
+        self._scopes[scope.path] = scope
+        self._start(scope)
+
+    def _scope_of(self, home: Opened, index: int) -> ScopeState:
+        return ScopeState(
+            path=home.branch_path(index),
             plan=home.body,
             input=home.branch_input(index),
             depth=home.depth,
             owner=home,
             index=index,
         )
-        home.scopes[index] = scope
-        self._scopes[path] = scope
-        self._start(scope)
 
     def _ready(self, scope: ScopeState, name: str) -> None:
         scope.status[name] = NodeStatus.READY
         self._push(scope, "node", name)
 
     def _push(self, scope: ScopeState, kind: ItemKind, name: str) -> None:
-        suffix = "!writes" if kind == "writes" else ""
-        key = f"{scope.path or '/'}!output" if kind == "output" else f"{scope.path}/{name}{suffix}"
         self._order += 1
-        heapq.heappush(self._queue, (-scope.depth, self._order, key, kind, scope.path, name))
+        heapq.heappush(self._queue, (-scope.depth, self._order, key_of(scope, kind, name), kind, scope.path, name))
 
     def _end_node(
         self, scope: ScopeState, name: str, status: NodeStatus, record: Record, failure: Failure | None
@@ -436,14 +471,19 @@ class Engine:
 
     def _halt(self, scope: ScopeState) -> None:
         """Nothing new starts in this scope or below it: end what has nothing running, from the inside out."""
-        for open_map in list(scope.maps.values()):
-            self._halt_map(open_map)
+        for opened in list(scope.opened.values()):
+            if opened.path in self._opened:
+                self._halt_opened(opened)
         self._settle(scope)
 
-    def _halt_map(self, open_map: MapState) -> None:
-        for inner in list(open_map.scopes.values()):
+    def _halt_opened(self, opened: Opened) -> None:
+        for inner in list(opened.scopes.values()):
             self._halt(inner)
-        self._settle_map(open_map)
+        self._settle_opened(opened)
+
+    def _abandon(self, home: Opened) -> None:
+        """Nobody needs what runs of a map that failed: it ends as soon as that is given back."""
+        self.abandoned += [key for key in self.out if key.startswith(f"{home.path}[")]
 
     def _settle(self, scope: ScopeState) -> None:
         """End a scope in which nothing can happen any more."""
@@ -452,7 +492,7 @@ class Engine:
         if scope.halted:
             if scope.running == 0:
                 scope.ended = True
-                failure = scope.failure or Failure(scope.path, "Terminal", "Abandoned", "what it belongs to failed")
+                failure = scope.failure or _abandoned(scope.path)
                 if scope.owner is None:
                     self._decisions["close"] = Close("failed", failure, None, None)
                 else:
@@ -461,10 +501,20 @@ class Engine:
             scope.finishing = True
             self._push(scope, "output", "")
 
-    def _settle_map(self, open_map: MapState) -> None:
-        if open_map.complete and not open_map.joined and self.cancelled is None:
-            open_map.joined = True
-            self._decisions[f"{open_map.path}!join"] = Join(open_map)
+    def _settle_opened(self, opened: Opened) -> None:
+        if self.cancelled is None and opened.path in self._opened and not opened.joined and opened.complete:
+            if opened.single:
+                if opened.ended == 0:
+                    opened.joined = True
+                    scope = self._scope_of(opened, 0)
+                    self._decisions[f"{opened.path}!output"] = EndScope(scope, _abandoned(opened.path))
+            elif opened.wide and not opened.over_tolerance and not opened.home.halted:
+                if not opened.joining:
+                    opened.joining = True
+                    self._push(opened.home, "join", opened.node.name)
+            elif f"{opened.path}!join" not in self.out:
+                opened.joined = True
+                self._decisions[f"{opened.path}!join"] = Join(opened)
         self._settle_cancel()
 
     def _settle_cancel(self) -> None:
@@ -473,16 +523,23 @@ class Engine:
             failure = Failure("/", "Terminal", "Cancelled", f"the run was cancelled ({self.cancelled})")
             self._decisions["close"] = Close("cancelled", failure, None, None)
 
-    def _branch(self, path: str) -> tuple[MapState, int]:
-        home_path, _, token = path.rpartition("[")
-        home = self._maps.get(home_path)
+    def _branch(self, unit: str) -> tuple[Opened, int]:
+        found = self._opened.get(unit)
+        if found is not None and found.single:
+            return found, 0
+        home_path, _, token = unit.rpartition("[")
+        home = self._opened.get(home_path)
         index = home.index_of(token[:-1]) if home is not None else None
         if home is None or index is None:
-            raise LogCorrupt(path, "no open map has this branch")
+            raise LogCorrupt(unit, "no open map has this branch")
         return home, index
 
 
-def _split(path: str) -> tuple[str, str]:
-    """`/extract[00017]/read` → (`/extract[00017]`, `read`)."""
-    scope, _, name = path.rpartition("/")
-    return scope, name
+def _base(path: str) -> str:
+    """A path without its mark: `/extract` of `/extract!open`."""
+    mark = path.rfind("!")
+    return path if mark < 0 else path[:mark]
+
+
+def _abandoned(path: str) -> Failure:
+    return Failure(path, "Terminal", "Abandoned", "what it belongs to failed")

@@ -10,6 +10,7 @@ from typing import Any
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import Scope
+from decurion_crds.wide import Appended, ListRef, WideList, has_refs
 
 MISSING: Any = object()
 
@@ -43,16 +44,19 @@ def channel_values(scope: Scope, writes: Mapping[str, Mapping[str, Json]]) -> di
     """The channels of a scope, given `writes` as channel → (node → value), whatever order the nodes finished in.
 
     `replace`: the value of the last writer in topological order. `append`: the lists of all writers in file order,
-    behind `initial`. A channel nobody wrote has its `initial`, `append` without one the empty list.
+    behind `initial`; `Appended` while one of them is kept elsewhere. A channel nobody wrote has its `initial`, `append`
+    without one the empty list.
     """
     values: dict[str, Json] = {}
     for channel in scope.channels:
         written = writes.get(channel.name, {})
         if channel.merge == "append":
-            rows = list(channel.initial or ())
-            for node in scope.nodes:
-                rows.extend(written.get(node.name, ()))
-            values[channel.name] = rows
+            parts = [channel.initial or [], *(written[n.name] for n in scope.nodes if n.name in written)]
+            if any(isinstance(part, ListRef) for part in parts):
+                values[channel.name] = Appended(tuple(parts))
+            else:
+                rows = [row for part in parts for row in part]
+                values[channel.name] = WideList(rows) if any(map(has_refs, parts)) else rows
         else:
             last = [name for name in scope.order if name in written]
             values[channel.name] = written[last[-1]] if last else channel.initial

@@ -1,10 +1,11 @@
-"""The two things that a run is made of while it runs: scopes driven node by node, and maps over branches.
+"""The two things that a run is made of while it runs: scopes driven node by node, and nodes that open scopes.
 
 Pure data with the bookkeeping that belongs to it. What may happen next is the engine's business.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -12,15 +13,22 @@ from functools import cached_property
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import Node, Scope
+from decurion_crds.wide import ItemRef, ListRef, WideDict, has_refs
 from decurion_ledger import Record, branch_key
+from decurion_ledger.lists import LIST_LIMIT
 from decurion_worker.failure import Failure
+
+ARM = 32
+"""Bytes of an arm."""
+MAX_ROWS = 512
+"""Failures above which the output of a map is built by a runner."""
 
 
 class NodeStatus(IntEnum):
     WAITING = 0
     READY = 1
     OPEN = 2
-    """A map whose branches run."""
+    """Its own work is over, but not the node: branches or a graph run, or what follows from its failure."""
     OK = 3
     SKIPPED = 4
     FAILED = 5
@@ -55,13 +63,15 @@ class ScopePlan:
 
 @dataclass(slots=True, eq=False)
 class ScopeState:
-    """One instance of a scope whose nodes the driver hands out one by one: the root, or a branch with a map inside."""
+    """One instance of a scope whose nodes the driver hands out one by one: the root, or one that a map is reachable
+    from.
+    """
 
     path: str
     plan: ScopePlan
     input: Json
     depth: int
-    owner: MapState | None = None
+    owner: Opened | None = None
     index: int = 0
     status: dict[str, NodeStatus] = field(default_factory=dict)
     waits: dict[str, int] = field(default_factory=dict)
@@ -69,7 +79,7 @@ class ScopeState:
     cores: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The record that ended each node: its path and core hash."""
     writes: dict[str, dict[str, Json]] = field(default_factory=dict)
-    maps: dict[str, MapState] = field(default_factory=dict)
+    opened: dict[str, Opened] = field(default_factory=dict)
     running: int = 0
     left: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
@@ -95,6 +105,14 @@ class ScopeState:
         """The records that ended these nodes, in path order; the scope's own start where none is named."""
         return tuple(sorted(self.cores[name] for name in names if name in self.cores)) or self.start()
 
+    def skips(self, node: Node) -> bool:
+        """Whether a node is skipped whatever its `when` says: its switch chose others, or all of its `control` were."""
+        if node.choice is not None:
+            chosen = self.outputs.get(node.choice)
+            if chosen is None or node.name not in chosen["chosen"]:
+                return True
+        return bool(node.control) and all(self.status[name] is NodeStatus.SKIPPED for name in node.control)
+
     @property
     def failure(self) -> Failure | None:
         """Of what failed, the first in file order: which was committed first depends on time."""
@@ -109,47 +127,66 @@ class ScopeState:
         return bool(self.failures) or (self.owner is not None and self.owner.stopped)
 
     def start(self) -> tuple[tuple[str, str], ...]:
-        return () if self.owner is None else ((f"{self.owner.path}!open", self.owner.opened),)
+        return () if self.owner is None else ((f"{self.owner.path}!open", self.owner.core),)
 
 
 @dataclass(slots=True, eq=False)
-class MapState:
-    """One map whose items are known. `base` is the input all branches share; `keys`, if any, name the branches."""
+class Opened:
+    """A node that opened scopes: a map with a branch for each item, or a graph with itself as its only branch.
+
+    `core` is the hash of its `scope_opened`, `base` the input that all branches share, `keys`, if any, name them.
+    Of a branch that ended only its status, slot and arm are kept, 37 bytes; outputs as long as they are narrow.
+    """
 
     path: str
     home: ScopeState
     node: Node
     body: ScopePlan
-    items: list[Json]
+    items: list[Json] | ListRef
     base: dict[str, Json]
     keys: list[Json] | None
-    opened: str
+    core: str
     depth: int
     status: bytearray = field(default_factory=bytearray)
-    outputs: list[Json] = field(default_factory=list)
-    arms: list[str] = field(default_factory=list)
+    outputs: list[Json] | None = field(default_factory=list)
+    """None once they are wide: then they are read from the log."""
+    slots: array[int] = field(default_factory=lambda: array("I"))
+    arms: bytearray = field(default_factory=bytearray)
     failures: dict[int, Failure] = field(default_factory=dict)
     partial: dict[int, dict[str, Record]] = field(default_factory=dict)
+    """What is committed of branches that run whole on a runner, by paths from there."""
     scopes: dict[int, ScopeState] = field(default_factory=dict)
     returned: list[int] = field(default_factory=list)
     cursor: int = 0
     running: int = 0
     ok: int = 0
+    joining: bool = False
+    """A runner builds the output, or will."""
     joined: bool = False
+    total: int = 0
     _index: dict[str, int] = field(default_factory=dict)
+    _kept: int = 0
 
     def __post_init__(self) -> None:
-        self.status = bytearray(len(self.items))
-        self.outputs = [None] * len(self.items)
-        self.arms = [""] * len(self.items)
+        self.total = self.items.count if isinstance(self.items, ListRef) else len(self.items)
+        self.status = bytearray(self.total)
+        self.outputs = [None] * self.total
+        self.slots = array("I", bytes(4 * self.total))
+        self.arms = bytearray(ARM * self.total)
 
     @property
-    def total(self) -> int:
-        return len(self.items)
+    def single(self) -> bool:
+        """A graph: one scope at the node's own path, and no join."""
+        return self.node.map is None
 
     @property
     def leaf(self) -> bool:
         return self.body.scope.leaf
+
+    @property
+    def wide(self) -> bool:
+        """The output is too large to be built beside the loop that everything else waits for."""
+        return self.outputs is None or len(self.failures) > MAX_ROWS
 
     @property
     def over_tolerance(self) -> bool:
@@ -187,23 +224,26 @@ class MapState:
         if self.keys is None:
             return int(token) if token.isdecimal() and int(token) < self.total else None
         if not self._index:
-            self._index.update({f"k:{branch_key(key)}": i for i, key in enumerate(self.keys)})
+            self._index.update({self._token(i): i for i in range(self.total)})
         return self._index.get(token)
 
+    def _token(self, index: int) -> str:
+        return f"{index:05d}" if self.keys is None else f"k:{branch_key(self.keys[index])}"
+
     def branch_path(self, index: int) -> str:
-        token = f"{index:05d}" if self.keys is None else f"k:{branch_key(self.keys[index])}"
-        return f"{self.path}[{token}]"
+        return self.path if self.single else f"{self.path}[{self._token(index)}]"
 
     def branch_input(self, index: int) -> dict[str, Json]:
         """Input of one branch: the node's `with`, the item under its name, and `index` where the body declares it."""
         block = self.node.map
+        if block is None:
+            return self.base
         names: Mapping[str, Json] = self.body.scope.input_schema.get("properties", {})
-        given = dict(self.base)
-        if block is not None:
-            given[block.as_] = self.items[index]
+        item = ItemRef(self.items, index) if isinstance(self.items, ListRef) else self.items[index]
+        given = {**self.base, block.as_: item}
         if "index" in names and "index" not in given:
             given["index"] = index
-        return given
+        return WideDict(given) if has_refs(item) or has_refs(self.base) else given
 
     def next_index(self) -> int | None:
         """The next branch that may start, returned ones first, or None. It is marked as taken."""
@@ -239,28 +279,61 @@ class MapState:
             self.running -= 1
             self.returned.append(index)
 
-    def end(self, index: int, *, output: Json, arm: str, failure: Failure | None) -> None:
+    def end(
+        self, index: int, *, output: Json, size: int | None, slot: int, arm: bytes, failure: Failure | None
+    ) -> None:
+        """A branch ended. `size` is the bytes of its output, None where that was not loaded."""
         if self.status[index] == BranchStatus.TAKEN:
             self.running -= 1
-        self.arms[index] = arm
+        self.arms[ARM * index : ARM * (index + 1)] = arm
+        self.slots[index] = slot
         self.partial.pop(index, None)
         self.scopes.pop(index, None)
-        if failure is None:
-            self.status[index] = BranchStatus.OK
-            self.outputs[index] = output
-            self.ok += 1
-        else:
+        if failure is not None:
             self.status[index] = BranchStatus.FAILED
             self.failures[index] = failure
+            return
+        self.status[index] = BranchStatus.OK
+        self.ok += 1
+        self._keep(index, output, size)
 
-    def result(self) -> dict[str, Json]:
-        """The node's output: successes and failures in item order, whatever order they ended in."""
-        failures = []
+    def _keep(self, index: int, output: Json, size: int | None) -> None:
+        if self.outputs is None:
+            return
+        self._kept += size if size is not None else LIST_LIMIT + 1
+        if self._kept > LIST_LIMIT:
+            self.outputs = None
+        else:
+            self.outputs[index] = output
+
+    def forget(self) -> None:
+        """It is joined: what is shown of it stays, what its output was made of goes."""
+        self.joined = True
+        self.items, self.outputs, self.base, self.keys = [], None, {}, None
+        self.slots, self.arms = array("I"), bytearray()
+        self._index.clear()
+        self.partial.clear()
+
+    def ended_arms(self) -> list[tuple[str, str]]:
+        """Path and arm, in hex, of the branches that ended, in item order."""
+        return [
+            (self.branch_path(i), self.arms[ARM * i : ARM * (i + 1)].hex())
+            for i, status in enumerate(self.status)
+            if status >= BranchStatus.OK
+        ]
+
+    def rows(self) -> list[dict[str, Json]]:
+        """The failures as the node's output lists them, in item order, whatever order they happened in."""
+        rows = []
         for index in sorted(self.failures):
             failure = self.failures[index]
             row = {"index": index, "node": failure.node, "class": failure.klass, "error": failure.code}
             if self.keys is not None:
                 row["key"] = self.keys[index]
-            failures.append(row)
-        items = [o for o, s in zip(self.outputs, self.status, strict=True) if s == BranchStatus.OK]
-        return {"items": items, "failures": failures, "total": self.total}
+            rows.append(row)
+        return rows
+
+    def result(self) -> dict[str, Json]:
+        """The node's output while it is narrow: successes and failures in item order."""
+        items = [o for o, s in zip(self.outputs or (), self.status, strict=True) if s == BranchStatus.OK]
+        return {"items": items, "failures": self.rows(), "total": self.total}

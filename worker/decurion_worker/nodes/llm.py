@@ -72,7 +72,7 @@ async def _schema(execution: Execution, call: LlmCall, snapshot: Mapping[str, Js
     if not call.choices:
         return schema
     properties = dict(schema["properties"])
-    for name, choices in (await execution.context.evaluator.expressions(call.choices, snapshot)).items():
+    for name, choices in (await execution.context.evaluate(call.choices, snapshot)).items():
         if not choices:
             raise ExpressionFailed("the list is empty; skip the node by when", name=f"choices.{name}")
         properties[name] = {**properties[name], "enum": list(dict.fromkeys(choices))}
@@ -80,11 +80,11 @@ async def _schema(execution: Execution, call: LlmCall, snapshot: Mapping[str, Js
 
 
 async def _messages(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> tuple[Message, ...]:
-    evaluator = execution.context.evaluator
-    user = Message("user", await evaluator.render(call.prompt, snapshot))
+    context = execution.context
+    user = Message("user", await context.render(call.prompt, snapshot))
     if call.system is None:
         return (user,)
-    return (Message("system", await evaluator.render(call.system, snapshot)), user)
+    return (Message("system", await context.render(call.system, snapshot)), user)
 
 
 async def _ask(execution: Execution, call: LlmCall, request: ChatRequest) -> ChatResponse:

@@ -6,15 +6,18 @@ Nothing in here commits anything: a `NodeResult` is what a record will say. Ever
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import Schema
+from decurion_crds.compiled import Schema, SwitchBlock
 from decurion_crds.expressions import ExpressionFailed
 from decurion_crds.values import OutputMismatch, ValueRefused, normalise
+from decurion_crds.wide import WideDict, has_refs
+from decurion_ledger.errors import ValueTooWide
+from decurion_worker import wide
 from decurion_worker.context import Execution, RunContext
-from decurion_worker.errors import ExpressionFailure, OutputBroken, WorkError
+from decurion_worker.errors import ExpressionFailure, OutputBroken, ValueTooLarge, WorkError
 from decurion_worker.failure import Failure
 from decurion_worker.nodes.code import run_code
 from decurion_worker.nodes.llm import run_llm
@@ -24,33 +27,62 @@ from decurion_worker.nodes.transform import run_transform
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """What came of one node. `input` is its snapshot (None when it never got one); `opened` is a map's opening."""
+    """What came of one node. `input` is its snapshot (None when it never got one); `opened` is that of a map or graph.
+
+    `instead` says that `output` stands for that of a node that failed: the value of its `otherwise`.
+    """
 
     status: Literal["ok", "skipped", "failed", "opened"]
     input: dict[str, Json] | None = None
     output: Json = None
     writes: dict[str, Json] = field(default_factory=dict)
     failure: Failure | None = None
+    instead: bool = False
 
 
 async def execute(execution: Execution, env: Mapping[str, Json], *, skip: bool = False) -> NodeResult:
     """Run a node against the environment `env` of its scope. Failures are results, not exceptions."""
+    result = await _attempt(execution, env, skip=skip)
+    if result.failure is not None and execution.node.on_failure == "otherwise":
+        return await instead_of(execution, env, result)
+    return result
+
+
+async def instead_of(execution: Execution, env: Mapping[str, Json], failed: NodeResult) -> NodeResult:
+    """`failed` with what its node's `otherwise` gives; that failing too, it is the failure."""
+    try:
+        return replace(failed, output=(await _skipped(execution, env)).output, instead=True)
+    except WorkError as error:
+        return replace(failed, failure=failure_from(execution.path, error))
+    except ExpressionFailed as error:
+        return replace(failed, failure=_expression_failure(execution.path, error))
+
+
+async def _attempt(execution: Execution, env: Mapping[str, Json], *, skip: bool) -> NodeResult:
     snapshot: dict[str, Json] | None = None
+    node = execution.node
     try:
         if skip or not await _wanted(execution, env):
             return await _skipped(execution, env)
         snapshot = await _snapshot(execution, env)
-        if execution.node.map is not None:
-            opened = await open_map(execution, execution.node.map, env, snapshot)
+        if node.map is not None:
+            opened = await open_map(execution, node.map, env, snapshot)
             return NodeResult("opened", input=snapshot, output=opened)
-        output = _checked(execution, await _block(execution, snapshot))
+        if node.graph is not None:
+            return NodeResult("opened", input=snapshot, output=await _graph_input(execution, snapshot))
+        if node.switch is not None:
+            return NodeResult("ok", input=snapshot, output=await _chosen(execution, node.switch, env))
+        output = await _checked(execution, await _block(execution, snapshot))
         writes = await written(execution, env, output)
         return NodeResult("ok", input=snapshot, output=output, writes=writes)
     except WorkError as error:
         return NodeResult("failed", input=snapshot, failure=failure_from(execution.path, error))
     except ExpressionFailed as error:
-        wrapped = ExpressionFailure(execution.path, error.name, error.message)
-        return NodeResult("failed", input=snapshot, failure=failure_from(execution.path, wrapped))
+        return NodeResult("failed", input=snapshot, failure=_expression_failure(execution.path, error))
+
+
+def _expression_failure(path: str, error: ExpressionFailed) -> Failure:
+    return failure_from(path, ExpressionFailure(path, error.name, error.message))
 
 
 def failure_from(path: str, error: WorkError) -> Failure:
@@ -61,31 +93,46 @@ async def _wanted(execution: Execution, env: Mapping[str, Json]) -> bool:
     when = execution.node.when
     if when is None:
         return True
-    return bool((await execution.context.evaluator.expressions({"when": when}, env))["when"])
+    return bool((await execution.context.evaluate({"when": when}, env))["when"])
 
 
 async def _skipped(execution: Execution, env: Mapping[str, Json]) -> NodeResult:
     otherwise = execution.node.otherwise
     if otherwise is None:
         return NodeResult("skipped")
-    values = await execution.context.evaluator.expressions(otherwise, env)
+    values = await execution.context.evaluate(otherwise, env)
     value = values["$value"] if set(otherwise) == {"$value"} else values
-    return NodeResult("skipped", output=_checked(execution, value))
+    return NodeResult("skipped", output=await _checked(execution, value))
 
 
 async def _snapshot(execution: Execution, env: Mapping[str, Json]) -> dict[str, Json]:
     with_ = execution.node.with_
     if not with_:
         return {}
-    return _plain(execution, await execution.context.evaluator.expressions(with_, env))
+    return _plain(execution, await execution.context.evaluate(with_, env))
 
 
 def _plain(execution: Execution, values: dict[str, Json]) -> dict[str, Json]:
-    """Values as the ledger will give them back: what runs now and what runs after a resume must see the same."""
+    """Values as the ledger will give them back: what runs now and what runs after a resume must see the same.
+
+    What holds references came from the ledger and is so already.
+    """
     try:
-        return {name: normalise(value) for name, value in values.items()}
+        return {name: value if has_refs(value) else normalise(value) for name, value in values.items()}
     except ValueRefused as error:
         raise OutputBroken(execution.path, [str(error)]) from error
+
+
+async def _graph_input(execution: Execution, snapshot: dict[str, Json]) -> Json:
+    """The input of the template that a graph runs, in its declared types."""
+    block, context = execution.node.graph, execution.context
+    assert block is not None
+    return await check_output(context, execution.path, context.scope(block.template).input_schema, snapshot)
+
+
+async def _chosen(execution: Execution, switch: SwitchBlock, env: Mapping[str, Json]) -> Json:
+    value = (await execution.context.evaluate({"switch.value": switch.value}, env))["switch.value"]
+    return switch.decide(_plain(execution, {"value": value})["value"])
 
 
 async def _block(execution: Execution, snapshot: dict[str, Json]) -> Json:
@@ -100,19 +147,24 @@ async def _block(execution: Execution, snapshot: dict[str, Json]) -> Json:
     raise OutputBroken(execution.path, [f"node kind {node.kind} has no block"])
 
 
-def _checked(execution: Execution, value: Json) -> Json:
-    return check_output(execution.context, execution.path, execution.node.output, value)
+async def _checked(execution: Execution, value: Json) -> Json:
+    return await check_output(execution.context, execution.path, execution.node.output, value)
 
 
-def check_output(context: RunContext, path: str, schema: Schema, value: Json) -> Json:
-    """`value` in its declared types. Raises `OutputBroken` when it breaks `schema`."""
+async def check_output(context: RunContext, path: str, schema: Schema, value: Json) -> Json:
+    """`value` in its declared types. Raises `OutputBroken` when it breaks `schema`, `ValueTooLarge` beyond limits."""
+    if type(value) is dict and any(map(has_refs, value.values())):
+        value = WideDict(value)
     try:
-        normal = normalise(value, schema)
-        context.validator(schema).check(normal)
+        normal = await context.checked(schema, value)
     except OutputMismatch as error:
         raise OutputBroken(path, error.problems) from error
     except ValueRefused as error:
         raise OutputBroken(path, [str(error)]) from error
+    except ValueTooWide as error:
+        raise ValueTooLarge(path, "output", str(error)) from error
+    if has_refs(normal) and (fault := wide.size_fault(normal)):
+        raise ValueTooLarge(path, "output", fault)
     return normal
 
 
@@ -120,5 +172,15 @@ async def written(execution: Execution, env: Mapping[str, Json], output: Json) -
     """The node's channel values: expressions over its scope and `output`."""
     if not execution.node.writes:
         return {}
-    values = await execution.context.evaluator.expressions(execution.node.writes, {**env, "output": output})
+    values = await execution.context.evaluate(execution.node.writes, {**env, "output": output})
     return _plain(execution, values)
+
+
+async def writes_result(execution: Execution, env: Mapping[str, Json], output: Json) -> NodeResult:
+    """The `writes` of a map or graph whose output is known; a commit of its own, whose delta is that output."""
+    try:
+        return NodeResult("ok", output=output, writes=await written(execution, env, output))
+    except WorkError as error:
+        return NodeResult("failed", failure=failure_from(execution.path, error))
+    except ExpressionFailed as error:
+        return NodeResult("failed", failure=_expression_failure(execution.path, error))

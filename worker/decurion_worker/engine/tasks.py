@@ -1,0 +1,85 @@
+"""Making tasks: what a runner is given of the state of a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from decurion_crds.canonical import Json
+from decurion_worker.engine.actions import Task
+from decurion_worker.engine.environment import environment
+from decurion_worker.engine.results import arms_root
+from decurion_worker.engine.scopes import Opened, ScopeState
+from decurion_worker.link import ItemKind
+
+SUFFIX: dict[ItemKind, str] = {"node": "", "writes": "!writes", "otherwise": "!otherwise", "join": "!join"}
+
+
+def key_of(scope: ScopeState, kind: ItemKind, name: str) -> str:
+    """The key of a task of a scope that the driver hands out node by node."""
+    return f"{scope.path or '/'}!output" if kind == "output" else f"{scope.path}/{name}{SUFFIX[kind]}"
+
+
+def scope_task(scope: ScopeState, kind: ItemKind, name: str, *, facts: Mapping[str, Json]) -> Task:
+    """A task of one node of a scope, or of its output expressions."""
+    key, template = key_of(scope, kind, name), _template(scope)
+
+    def seen(reads: tuple[str, ...]) -> dict[str, Json]:
+        return environment(
+            scope.scope, input=scope.input, outputs=scope.outputs, writes=scope.writes, facts=facts, reads=reads
+        )
+
+    if kind == "output":
+        names = {read.split(".")[1] for read in scope.plan.output_reads if read.startswith("nodes.")}
+        env = seen(scope.plan.output_reads)
+        return Task(key, kind, scope.path, "", env, template, scope.ends(names), False, {})
+    node = scope.scope.by_name[name]
+    if kind == "join":
+        return _join_task(scope, key, template, scope.opened[name])
+    if kind == "node":
+        return Task(key, kind, scope.path, name, seen(node.reads), template, scope.parents(node), scope.skips(node), {})
+    env = seen(node.reads)
+    if kind == "writes":
+        env = {"output": scope.outputs[name]} | env
+    return Task(key, kind, scope.path, name, env, template, scope.ends([name]), False, {})
+
+
+def _join_task(scope: ScopeState, key: str, template: str, opened: Opened) -> Task:
+    env: dict[str, Json] = {
+        "status": bytes(opened.status),
+        "slots": opened.slots.tobytes(),
+        "keys": opened.keys,
+        "failures": opened.rows(),
+        "arms": counts(opened),
+    }
+    parents = ((f"{opened.path}!open", opened.core),)
+    return Task(key, "join", scope.path, opened.node.name, env, template, parents, False, {})
+
+
+def counts(opened: Opened) -> dict[str, Json]:
+    """What a join says of its arms."""
+    return {
+        "count": opened.total,
+        "ok": opened.ok,
+        "failed": len(opened.failures),
+        "root": arms_root(opened.ended_arms()),
+    }
+
+
+def branch_task(opened: Opened, index: int) -> Task:
+    """A whole leaf branch, or graph, with what is committed of it."""
+    path = opened.branch_path(index)
+    return Task(
+        key=path,
+        kind="branch",
+        scope=path,
+        node="",
+        env={"input": opened.branch_input(index)},
+        template=opened.node.template or "",
+        parents=((f"{opened.path}!open", opened.core),),
+        skip=False,
+        done=dict(opened.partial.get(index, {})),
+    )
+
+
+def _template(scope: ScopeState) -> str:
+    return scope.owner.node.template or "" if scope.owner is not None else ""
