@@ -23,6 +23,7 @@ JsonObject = dict[str, Any]
 DEFAULT_POOL: Final = "default"
 _CONTROL_FIELDS = ("graph", "pool", "cancel", "ttlSecondsAfterFinished", "priority")
 _FINISHED_FIELDS = ("observedGeneration", "phase", "reason", "graphDigest", "finishedAt", "conditions")
+_MANAGED_BY = "app.kubernetes.io/managed-by"
 _GITOPS_MARKS = frozenset(
     {
         "argocd.argoproj.io/instance",
@@ -83,7 +84,8 @@ class Resource:
 def trim(kind: str, raw: Mapping[str, Any]) -> Resource:
     """The record of an object as the API server gives it."""
     meta = raw["metadata"]
-    marks = set(meta.get("labels") or ()) | set(meta.get("annotations") or ())
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    managed = bool(_GITOPS_MARKS & (labels.keys() | annotations.keys())) or labels.get(_MANAGED_BY) == "Helm"
     spec = raw.get("spec") or {}
     spec_bytes = len(orjson.dumps(spec))
     key = Key(kind, meta.get("namespace") or "", meta["name"])
@@ -94,7 +96,7 @@ def trim(kind: str, raw: Mapping[str, Any]) -> Resource:
         generation=int(meta.get("generation") or 0),
         created=seconds_of(meta.get("creationTimestamp")) or 0.0,
         deleting="deletionTimestamp" in meta,
-        managed=bool(marks & _GITOPS_MARKS),
+        managed=managed,
         spec_bytes=spec_bytes,
         object_bytes=len(orjson.dumps(raw)),
         spec=_spec(kind, raw, oversized=spec_bytes > MAX_SPEC_BYTES),

@@ -23,7 +23,7 @@ from decurion_operator.leader import Leader
 from decurion_operator.plan.definitions import Verdict
 from decurion_operator.plan.run import Action, Closure, RunFacts, RunPlan, plan_run
 from decurion_operator.pools import PoolLink
-from decurion_operator.queue import Key
+from decurion_operator.queue import Backoff, Key
 from decurion_operator.secret_use import Entry, not_usable, secret_refs
 from decurion_operator.settings import OperatorSettings
 from decurion_operator.tasks import Deeds
@@ -34,14 +34,19 @@ logger = logging.getLogger(__name__)
 
 CANCEL_AGAIN_SECONDS: Final = 30.0
 """A cancel that has not ended its run by then is said again: the driver may be another one."""
+STEADY_SECONDS: Final = 60.0
+"""A run that a driver still has so long after its opening is not one that is lost again and again."""
 
 
 @dataclass(slots=True)
 class _Memory:
     """What this process has done for one run. `opened_at` is a loop time; `secrets_sent` says which versions were sent,
-    to which incarnation of a driver (empty while that is not known)."""
+    to which incarnation of a driver (empty while that is not known). `losses` counts openings after which no driver had
+    the run for long; it is not opened again before `reopen_at`."""
 
     opened_at: float | None = None
+    losses: int = 0
+    reopen_at: float = 0.0
     needs: frozenset[Entry] | None = None
     secrets_sent: tuple[str, tuple[str, ...]] | None = None
     cancel_sent_at: float = float("-inf")
@@ -78,6 +83,7 @@ class Runs:
         self._settings = settings
         self._cluster = cluster
         self._now = now
+        self._backoff = Backoff(base=settings.backoff_seconds, cap=settings.backoff_cap_seconds)
         self._memory: dict[str, _Memory] = {}
         pools.may_start = lambda run: not self._secret_problem(run)
 
@@ -119,7 +125,7 @@ class Runs:
             return RunFacts(run=run, now=self._now(), closure=None, pool=self._pools.facts(run.pool))
         pinned = bool((run.status or {}).get("graphDigest"))
         secrets = self._secret_problem(run) if pinned else ""
-        cancel_due = asyncio.get_running_loop().time() - memory.cancel_sent_at >= CANCEL_AGAIN_SECONDS
+        now = asyncio.get_running_loop().time()
         return RunFacts(
             run=run,
             now=self._now(),
@@ -129,10 +135,11 @@ class Runs:
             listed=_listed(run, memory, link),
             opened=memory.opened_at is not None,
             opening=self._deeds.in_flight(run.uid, Action.OPEN),
+            reopen_in=max(0.0, memory.reopen_at - now),
             projection=link.projections.get(run.uid) if link else None,
             secrets=secrets,
             secrets_due=pinned and self._secrets_due(run, memory, link),
-            cancel_due=cancel_due,
+            cancel_due=now - memory.cancel_sent_at >= CANCEL_AGAIN_SECONDS,
             trouble=self._deeds.trouble(run.uid),
             grace=self._settings.pool_grace_seconds,
         )
@@ -225,7 +232,11 @@ class Runs:
             raise NotFound(f"Run {run.key.namespace}/{run.key.name} was deleted and created again.")
         digest = str((run.status or {}).get("graphDigest"))
         opened: Opened = await link.call(lambda ingress: self._open_at(ingress, run, raw["spec"], digest))
-        memory.opened_at = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        steady = memory.opened_at is not None and now - memory.opened_at > STEADY_SECONDS
+        memory.losses = 1 if steady else memory.losses + 1
+        memory.reopen_at = now + self._backoff.delay(memory.losses)
+        memory.opened_at = now
         memory.secrets_sent = None
         answer = self._compiling.known(digest)
         memory.needs = opened.secrets if opened.secrets is not None else answer.secrets if answer else None

@@ -57,6 +57,9 @@ def test_marks_of_gitops_tools_are_seen_in_labels_and_annotations() -> None:
     assert trim("TaskGraphRun", raw(metadata={"labels": {"argocd.argoproj.io/instance": "a"}})).managed
     assert trim("TaskGraphRun", raw(metadata={"annotations": {"argocd.argoproj.io/tracking-id": "a"}})).managed
     assert trim("TaskGraphRun", raw(metadata={"labels": {"kustomize.toolkit.fluxcd.io/name": "a"}})).managed
+    assert trim("TaskGraphRun", raw(metadata={"annotations": {"meta.helm.sh/release-name": "a"}})).managed
+    assert trim("TaskGraphRun", raw(metadata={"labels": {"app.kubernetes.io/managed-by": "Helm"}})).managed
+    assert not trim("TaskGraphRun", raw(metadata={"labels": {"app.kubernetes.io/managed-by": "kubectl"}})).managed
 
 
 def test_the_echo_of_a_write_and_older_news_change_nothing() -> None:

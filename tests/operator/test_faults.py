@@ -47,6 +47,33 @@ async def test_a_run_that_no_driver_lists_is_opened_again(cluster: Any, pool: An
     assert len(pool.by_name("one").epochs) == 2
 
 
+async def test_another_incarnation_of_a_driver_is_noticed_without_waiting_for_the_next_look(
+    cluster: Any, pool: Any, operate: Any
+) -> None:
+    async with operate(drivers_seconds=3600.0):
+        await cluster.set_up(pool)
+        await running(cluster, pool)
+        await pool.restart()
+        await cluster.until_status("TaskGraphRun", "one", attempt=2)
+
+
+async def test_a_run_that_its_drivers_lose_again_is_opened_after_a_growing_pause_only(
+    cluster: Any, pool: Any, operate: Any, until: Any
+) -> None:
+    async with operate(backoff_seconds=3600.0, backoff_cap_seconds=3600.0):
+        await cluster.set_up(pool)
+        await running(cluster, pool)
+        await pool.restart()
+        seen = pool.count("drivers")
+
+        async def looked() -> bool:
+            return bool(pool.count("drivers") >= seen + 4)
+
+        await until(looked, what="four looks at the drivers")
+        assert len(pool.by_name("one").epochs) == 1
+        assert (await cluster.status("TaskGraphRun", "one"))["phase"] == "Running"
+
+
 async def test_an_edited_graph_changes_neither_queued_nor_running_runs_even_when_all_processes_die(
     cluster: Any, pool: Any, operate: Any
 ) -> None:

@@ -155,6 +155,12 @@ def test_a_running_run_that_no_driver_lists_is_opened_again_and_only_then() -> N
     assert plan_run(facts(running(), listed=False, projection=ENDED)).actions == ()
 
 
+def test_a_run_that_was_lost_again_and_again_is_opened_after_a_pause() -> None:
+    plan = plan_run(facts(running(), listed=False, reopen_in=7.5))
+    assert plan.actions == ()
+    assert plan.wake == 7.5
+
+
 def test_a_silent_pool_is_shown_only_after_a_while_and_loses_nothing() -> None:
     soon = plan_run(facts(running(), pool=PoolFacts(True, False, "…", silent=5.0), listed=None, projection=PROJECTION))
     assert soon.status is not None

@@ -86,7 +86,8 @@ class RunFacts:
 
     `closure` is None while the compiler works. `place` is None until the pool's queue was looked at. `listed`: a driver
     of the pool has the run; None when that is not known from an answer younger than the last opening.
-    `opened`: the pool has accepted the run in the life of this process. `secrets`: what is wrong with the Secrets that
+    `opened`: the pool has accepted the run in the life of this process. `reopen_in`: seconds for which a run that was
+    lost again and again is not opened again. `secrets`: what is wrong with the Secrets that
     the closure names, or empty. `secrets_due` and `cancel_due`: have not been delivered to the driver that has the run.
     `trouble`: failures by action. `grace`: seconds for which a silent pool is not shown.
     """
@@ -99,6 +100,7 @@ class RunFacts:
     listed: bool | None = None
     opened: bool = False
     opening: bool = False
+    reopen_in: float = 0.0
     projection: Mapping[str, Any] | None = None
     secrets: str = ""
     secrets_due: bool = False
@@ -216,14 +218,17 @@ def _running(f: RunFacts) -> RunPlan:
     status.setdefault("startedAt", timestamp(f.now))
     status.pop("finishedAt", None)
     actions: list[Action] = []
+    wake = f.grace - f.pool.silent if f.pool.available is False and f.pool.silent < f.grace else None
     if f.listed is False and not f.opening:
-        actions.append(Action.OPEN)
+        if f.reopen_in > 0:
+            wake = f.reopen_in
+        else:
+            actions.append(Action.OPEN)
     else:
         if f.secrets_due and not f.secrets:
             actions.append(Action.SEND_SECRETS)
         if f.cancel_due and _cancelled(f):
             actions.append(Action.CANCEL)
-    wake = f.grace - f.pool.silent if f.pool.available is False and f.pool.silent < f.grace else None
     told = Happening("Normal", "Started", f'Running on pool "{f.run.pool.name}".')
     return RunPlan(
         _with_conditions(f, status, reason, message),
