@@ -60,6 +60,14 @@ class Bench:
     async def log(self, run: str = "run-1") -> list[Record]:
         return [record async for _, record in read_log(self.store, run)]
 
+    async def blobs(self) -> dict[str, bytes]:
+        return {info.key: await self.store.get(info.key) async for info in self.store.list("blobs/")}
+
+
+async def put_all(store: Any, objects: dict[str, bytes]) -> None:
+    for key, data in objects.items():
+        await store.put_new(key, data)
+
 
 async def done(compiled: CompiledGraph, input: Any, **more: Any) -> tuple[RunSession, list[Record]]:
     async with Bench(**more) as bench:

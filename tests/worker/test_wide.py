@@ -14,7 +14,7 @@ from decurion_ledger import Values, open_store, verify
 from decurion_ledger.stores import Counted
 from decurion_worker.engine import Engine
 from graphs import code, expr, fan_out, graph, node, path, scope
-from test_runs import Bench, done
+from test_runs import Bench, _begin, _stores, done, put_all
 
 COUNT = 1_200
 
@@ -67,22 +67,20 @@ async def test_keyed_branches_of_a_wide_map_are_named_by_their_keys() -> None:
 
 
 async def test_the_state_of_a_wide_run_does_not_depend_on_runners_or_on_where_it_was_cut() -> None:
-    whole, log = await done(wide(), {"n": COUNT})
+    async with Bench() as bench:
+        whole, log = await bench.run(wide(), {"n": COUNT}), await bench.log()
+        blobs = await bench.blobs()
     other, _ = await done(wide(), {"n": COUNT}, runners=2, branches=7)
     assert other.facts.state_hash == whole.facts.state_hash
     join = next(i for i, r in enumerate(log) if r.type == "join")
     for cut in (join - 600, join, join + 1, len(log) - 2):
-        again = await _resumed(log, cut)
+        again = await _resumed(log, cut, blobs)
         assert again.facts.state_hash == whole.facts.state_hash, f"cut after {cut} records"
 
 
-async def _resumed(log: list[Any], cut: int) -> Any:
-    from test_runs import _begin, _stores
-
+async def _resumed(log: list[Any], cut: int, blobs: dict[str, bytes]) -> Any:
     store = open_store(f"memory://wide-cut-{next(_stores)}")
-    # Blobs are named by what they hold: a run of the same graph leaves the same ones.
-    async with Bench(store=store) as bench:
-        await bench.run(wide(), {"n": COUNT}, run="blobs")
+    await put_all(store, blobs)
     body = [r for r in log[:cut] if r.type not in ("genesis", "fence", "close")]
     await _begin(store, log[0], body)
     async with Bench(store=store) as bench:

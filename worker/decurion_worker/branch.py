@@ -147,7 +147,8 @@ class LeafScope:
         if f"{node.name}!open" in self._done:
             opened = self._done[f"{node.name}!open"]
             return await self._graph(execution, env, opened.output, opened.core_hash)
-        result = await execute(execution, env, skip=self._skips(node))
+        skip = self._scope.passes_over(node, skipped=self._now.skipped, outputs=self._now.outputs)
+        result = await execute(execution, env, skip=skip)
         await self._emit_attempts(execution)
         built = await node_record(execution, result, parents=self._parents(node), envelope=self._envelope)
         await self._emit(built.record)
@@ -241,13 +242,6 @@ class LeafScope:
         lease, worker = self._envelope["lease"], self._envelope["worker"]
         for record in attempt_records(execution, lease=lease, worker=worker):
             await self._emit(record)
-
-    def _skips(self, node: Node) -> bool:
-        if node.choice is not None:
-            chosen = self._now.outputs.get(node.choice)
-            if chosen is None or node.name not in chosen["chosen"]:
-                return True
-        return bool(node.control) and all(name in self._now.skipped for name in node.control)
 
     def _environment(self, reads: tuple[str, ...]) -> dict[str, Json]:
         return environment(

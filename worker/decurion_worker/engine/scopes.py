@@ -106,12 +106,11 @@ class ScopeState:
         return tuple(sorted(self.cores[name] for name in names if name in self.cores)) or self.start()
 
     def skips(self, node: Node) -> bool:
-        """Whether a node is skipped whatever its `when` says: its switch chose others, or all of its `control` were."""
-        if node.choice is not None:
-            chosen = self.outputs.get(node.choice)
-            if chosen is None or node.name not in chosen["chosen"]:
-                return True
-        return bool(node.control) and all(self.status[name] is NodeStatus.SKIPPED for name in node.control)
+        """Whether a node is skipped whatever its `when` says."""
+        if node.choice is None and not node.control:
+            return False
+        skipped = {name for name, status in self.status.items() if status is NodeStatus.SKIPPED}
+        return self.scope.passes_over(node, skipped=skipped, outputs=self.outputs)
 
     @property
     def failure(self) -> Failure | None:
