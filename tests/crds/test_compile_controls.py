@@ -260,6 +260,55 @@ def test_otherwise_keeps_a_skip_from_spreading_so_it_says_nothing_of_what_follow
     ]
 
 
+def test_what_is_read_in_place_of_a_skipped_node_may_be_missing_for_the_same_cause(checker: Checker) -> None:
+    """`b` runs only where `a` ran; its `otherwise` is for where it did not."""
+    spec = """
+        input: {v: {type: integer}}
+        nodes:
+          - {name: a, when: input.v > 1, with: {v: input.v}, transform: {v: v}}
+          - {name: b, after: [a], with: {v: nodes.a.output.v}, transform: {v: v}, otherwise: {v: nodes.a.output.v}}
+        output: {v: nodes.b.output.v}
+        """
+    assert told(checker, spec) == [
+        "nodes.b.otherwise.v [EXPR-NONE] nodes.a.output may be None here; write (nodes.a.output or …), or … if "
+        "nodes.a.output is not None else …"
+    ]
+
+
+def test_a_node_with_otherwise_may_not_have_written(checker: Checker) -> None:
+    spec = """
+        input: {v: {type: integer}}
+        state: [{name: last, schema: {type: integer}}]
+        nodes:
+          - name: a
+            when: input.v > 1
+            with: {v: input.v}
+            transform: {v: v}
+            writes: {last: output.v}
+          - {name: b, after: [a], with: {last: state.last}, transform: {v: last + 1}}
+        output: {v: nodes.b.output}
+        """
+    assert told(checker, spec) == []
+    [finding] = told(checker, spec.replace("when:", "otherwise: {v: '0'}\n            when:"))
+    assert finding.startswith("nodes.b.transform.v [EXPR-NONE] ")
+
+
+def test_a_reader_waits_for_no_writer_of_another_case(checker: Checker) -> None:
+    root = compiled(
+        checker,
+        """
+        input: {a: {type: string}}
+        state: [{name: out, schema: {type: string}, initial: ""}]
+        nodes:
+          - {name: s, switch: {value: input.a, cases: [{equals: x, nodes: [reader]}], default: [writer]}}
+          - {name: reader, with: {v: state.out}, transform: {v: v}}
+          - {name: writer, transform: {v: "'w'"}, writes: {out: output.v}}
+        output: {v: nodes.reader.output, w: state.out}
+        """,
+    ).root
+    assert root.by_name["reader"].after == ("s",)
+
+
 GRAPH = """
 input: {text: {type: string}, texts: {type: array, items: {type: string}}}
 nodes:
@@ -322,6 +371,11 @@ def test_a_scope_that_reaches_a_map_through_a_graph_is_no_leaf(checker: Checker)
     }
 
 
+def test_the_name_of_a_template_decides_nothing(checker: Checker) -> None:
+    before, after = compiled(checker, GRAPH), compiled(checker, GRAPH.replace("polish", "shine"))
+    assert before.root.by_name["review"].digest == after.root.by_name["review"].digest
+
+
 def test_digests_tell_of_a_change_inside_a_graph_and_in_a_switch(checker: Checker) -> None:
     before, after = compiled(checker, GRAPH), compiled(checker, GRAPH.replace("t + (note", "t + ' ' + (note"))
     assert before.root.by_name["review"].digest != after.root.by_name["review"].digest
@@ -371,23 +425,23 @@ REFUSED: dict[str, tuple[str, tuple[str, str], list[str]]] = {
     "unknown node of a case": (
         ROUTER,
         ("nodes: [reply]", "nodes: [replay]"),
-        ['nodes.route.switch.cases[1].nodes [REF-MISSING] there is no node "replay"; did you mean "reply"?'],
+        ['nodes.route.switch.cases[1].nodes[0] [REF-MISSING] there is no node "replay"; did you mean "reply"?'],
     ),
     "unknown node of the default": (
         CHANNEL,
         ("default: [w]", "default: [w, nobody]"),
-        ['nodes.route.switch.default [REF-MISSING] there is no node "nobody"; the nodes here are x and w'],
+        ['nodes.route.switch.default[1] [REF-MISSING] there is no node "nobody"; the nodes here are x and w'],
     ),
     "a node twice in a case": (
         ROUTER,
         ("[find, pay]", "[find, pay, find]"),
-        ["nodes.route.switch.cases[0].nodes [DUPLICATE-NAME] find stands here twice; remove one"],
+        ["nodes.route.switch.cases[0].nodes[2] [DUPLICATE-NAME] find stands here twice; remove one"],
     ),
     "a node in two cases": (
         ROUTER,
         ("nodes: [reply]", "nodes: [reply, find]"),
         [
-            "nodes.route.switch.cases[1].nodes [DUPLICATE-NAME] find stands in another case too, and runs for one; "
+            "nodes.route.switch.cases[1].nodes[1] [DUPLICATE-NAME] find stands in another case too, and runs for one; "
             "name it once, or write a second node"
         ],
     ),
@@ -398,7 +452,7 @@ REFUSED: dict[str, tuple[str, tuple[str, str], list[str]]] = {
             "  - {name: other, switch: {value: input.text, cases: [{equals: a, nodes: [pay]}]}}\noutput:\n",
         ),
         [
-            "nodes.other.switch.cases[0].nodes [DUPLICATE-NAME] pay stands in a case of route too; name it in one "
+            "nodes.other.switch.cases[0].nodes[0] [DUPLICATE-NAME] pay stands in a case of route too; name it in one "
             "switch, and put the other condition into its when"
         ],
     ),
@@ -414,6 +468,14 @@ REFUSED: dict[str, tuple[str, tuple[str, str], list[str]]] = {
         ROUTER,
         ("equals: question", "equals: questoin"),
         ['nodes.route.switch.cases[1].equals [EXPR-TYPE] this is never "questoin"; did you mean "question"?'],
+    ),
+    "misspelt member, where a case is missing then": (
+        CHANNEL.replace("{type: string}, m", "{enum: [ask, tell]}, m"),
+        (
+            "cases: [{equals: a, nodes: [x]}], default: [w]",
+            "cases: [{equals: tel, nodes: [x]}, {equals: ask, nodes: [w]}]",
+        ),
+        ['nodes.route.switch.cases[0].equals [EXPR-TYPE] this is never "tel"; did you mean "tell"?'],
     ),
     "no member": (
         ROUTER,
@@ -456,7 +518,7 @@ REFUSED: dict[str, tuple[str, tuple[str, str], list[str]]] = {
         ROUTER,
         ("{equals: spam, nodes: []}", "{equals: spam, nodes: []}\n      default: [find]"),
         [
-            "nodes.route.switch.default [DUPLICATE-NAME] find stands in another case too, and runs for one; name it "
+            "nodes.route.switch.default[0] [DUPLICATE-NAME] find stands in another case too, and runs for one; name it "
             "once, or write a second node",
             'nodes.route.switch.default [UNREACHABLE] the cases name all that the value can be ("refund" or "question" '
             'or "spam"), so default is never chosen; remove it',
@@ -491,15 +553,15 @@ REFUSED: dict[str, tuple[str, tuple[str, str], list[str]]] = {
         ("value: input.kind", "value: input.kind + nodes.x.output.v"),
         [
             "nodes.route.switch.value [CYCLE] route → x → route wait for one another: route reads nodes.x "
-            "(nodes.route.switch.value), x stands in a case of route (nodes.route.switch.cases[0].nodes); remove one "
-            "of these"
+            "(nodes.route.switch.value), x stands in a case of route (nodes.route.switch.cases[0].nodes[0]); remove "
+            "one of these"
         ],
     ),
     "a switch that chooses itself": (
         CHANNEL,
         ("default: [w]", "default: [w, route]"),
         [
-            "nodes.route.switch.default [CYCLE] route waits for itself: it stands in a case of route; read another "
+            "nodes.route.switch.default[1] [CYCLE] route waits for itself: it stands in a case of route; read another "
             "node, or remove it"
         ],
     ),
@@ -509,9 +571,9 @@ REFUSED: dict[str, tuple[str, tuple[str, str], list[str]]] = {
         [
             "nodes.route.when [UNREACHABLE] route can never run: its when is always false; remove the node, or write a "
             "condition",
-            "nodes.route.switch.cases[0].nodes [UNREACHABLE] x can never run: route, which chooses it, never does; "
+            "nodes.route.switch.cases[0].nodes[0] [UNREACHABLE] x can never run: route, which chooses it, never does; "
             "remove one of them",
-            "nodes.route.switch.default [UNREACHABLE] w can never run: route, which chooses it, never does; remove "
+            "nodes.route.switch.default[0] [UNREACHABLE] w can never run: route, which chooses it, never does; remove "
             "one of them",
         ],
     ),

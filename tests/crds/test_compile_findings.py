@@ -599,6 +599,24 @@ def test_a_comparison_that_never_holds_is_one_finding(checker: Checker, expressi
     assert found == ([("EXPR-TYPE", "output.x", said)] if said else [])
 
 
+def test_a_tuple_of_constants_holds_each_of_them(checker: Checker) -> None:
+    result = compiled(
+        checker,
+        """
+        input: {kind: {enum: [ask, tell]}}
+        nodes:
+          - name: a
+            with: {kind: input.kind}
+            code: |
+              known = ("ask", 1)
+              {"known": "ask" in known, "one": 1 in known, "kind": kind}
+            output: {known: {type: boolean}, one: {type: boolean}, kind: {type: string}}
+        output: {v: nodes.a.output}
+        """,
+    )
+    assert [finding.text() for finding in result.findings] == []
+
+
 def test_every_code_that_the_compiler_gives_has_a_case() -> None:
     """That a graph is too large is shown in test_compile_controls."""
     sources = [path.read_text() for path in Path(decurion_crds.compile.__file__).parent.glob("*.py")]

@@ -61,10 +61,10 @@ def _repeats(node: NodeDraft, block: SwitchBlock) -> Iterator[Refusal]:
         seen.append(case.equals)
 
 
-def _assign(scope: ScopeDraft, switch: NodeDraft, arm: int, spot: Spot, names: Sequence[str]) -> Iterator[Refusal]:
+def _assign(scope: ScopeDraft, switch: NodeDraft, arm: int, names_at: Spot, names: Sequence[str]) -> Iterator[Refusal]:
     seen: set[str] = set()
-    for name in names:
-        node = scope.nodes.get(name)
+    for i, name in enumerate(names):
+        node, spot = scope.nodes.get(name), names_at.at(i)
         if node is None:
             known = [other for other in scope.nodes if other != switch.name]
             meant = did_you_mean(name, known)
