@@ -301,7 +301,8 @@ FAST = """
       nodes:
         - name: ask
           with: {k: input.k}
-          llm: {ref: slow, prompt: "{{ k }}"}
+          llm: {ref: slow, prompt: "item {{ k }}"}
+          timeoutSeconds: 3000
           retry: {transient: 0}
       output: {text: nodes.ask.output.text}
 ---
