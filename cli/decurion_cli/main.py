@@ -6,7 +6,7 @@ from importlib.metadata import version as installed_version
 
 import typer
 
-from decurion_cli import graph, ledger, operator, run, validate, worker
+from decurion_cli import graph, ledger, operator, run, storage, validate, worker
 
 app = typer.Typer(
     name="decurion",
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.command("validate")(validate.validate)
 app.command("run")(run.run)
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(storage.app, name="storage")
 app.add_typer(graph.app, name="graph")
 app.add_typer(worker.app, name="worker")
 app.add_typer(operator.app, name="operator")

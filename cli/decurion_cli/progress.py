@@ -67,3 +67,34 @@ class RunDisplay:
         at = "" if ledger == LEDGER else f" --ledger {shlex.quote(ledger)}"
         say(f"ledger: {ledger}")
         say(f"look:   decurion ledger show {self._run} PATH{at}   (paths: decurion ledger ls {self._run}{at})")
+
+
+class Steps:
+    """A progress bar over steps that have names. Without a terminal it says nothing."""
+
+    def __init__(self, what: str, *, enabled: bool) -> None:
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=not (enabled and console.is_terminal),
+            transient=True,
+        )
+        self._task = self._bar.add_task(what, total=None, note="")
+
+    def __enter__(self) -> Steps:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def at(self, name: str, place: int, of: int) -> None:
+        """Step `name`, the one at `place` of `of`, begins."""
+        self._bar.update(self._task, completed=place, total=of, note=name)

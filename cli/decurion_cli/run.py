@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -45,7 +46,12 @@ def run(
     branches: Annotated[int, typer.Option("--branches", min=1, max=4096, help="Branches that run side by side.")] = 256,
     store_patience: Annotated[
         float,
-        typer.Option("--store-patience", min=0.0, help="Seconds the store may be away before the run stops."),
+        typer.Option(
+            "--store-patience",
+            min=0.0,
+            help="Seconds that a store without an answer is waited for. What somebody must mend, such as a full disk "
+            "or a missing bucket, stops the run within 2 s.",
+        ),
     ] = 300.0,
     output: Annotated[Literal["json", "none"], typer.Option("--output", "-o", help="What goes to stdout.")] = "json",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
@@ -56,6 +62,8 @@ def run(
     """
     from decurion_cli.progress import RunDisplay
 
+    # What ends a run is this command's last sentence; the driver's log would say it a second time.
+    logging.getLogger("decurion_worker").setLevel(logging.ERROR)
     with exits():
         request, manifests = _request(files or [], graph, input, bind or [], resume, take_over, run_id)
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
@@ -83,7 +91,8 @@ async def _run(
     from decurion_worker.driver import DriverSettings
     from decurion_worker.embedded import run_embedded
 
-    settings = DriverSettings(log=LogSettings(patience=Patience(total=patience), interval=0.02))
+    log = LogSettings(patience=Patience(total=patience), opening=Patience(total=min(patience, 15.0)), interval=0.02)
+    settings = DriverSettings(log=log)
     return await run_embedded(
         request,
         ledger=ledger,

@@ -53,7 +53,9 @@ class ServeOptions:
     @property
     def runner(self) -> RunnerSettings:
         beat = min(2.0, self.lease / 4)
-        return RunnerSettings(branches=self.branches, beat=beat, silence=self.lease)
+        return RunnerSettings(
+            branches=self.branches, beat=beat, silence=self.lease, patience=self.settings.log.patience
+        )
 
 
 async def serve_until(stop: asyncio.Event, options: ServeOptions, *, ready: Callable[[str], None]) -> None:

@@ -68,7 +68,7 @@ class StoreError(LedgerError):
 class Unavailable(StoreError):
     """The store did not answer, or asked to wait. The request may have been carried out."""
 
-    advice = "repeat the same request, it may have been carried out"
+    advice = "see that the store runs and can be reached from here, then repeat the request, which may have got through"
 
 
 class Conflict(StoreError):

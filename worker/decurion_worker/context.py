@@ -13,6 +13,7 @@ from decurion_crds.values import Validator, normalise
 from decurion_crds.wide import has_refs
 from decurion_ledger import Store, Values
 from decurion_ledger.errors import ValueTooWide
+from decurion_ledger.patience import Patience
 from decurion_worker import wide
 from decurion_worker.errors import SecretMissing
 from decurion_worker.models import ChatModel, ChatRequest, ChatResponse, open_model
@@ -57,7 +58,8 @@ class RunContext:
     """One run on one runner.
 
     `store` is where values too large for a record go; `sources` is what `itemsFrom` reads from. A model's concurrency
-    is shared evenly by `runners` runners. `secret_patience` is how long a node waits for its secret, in seconds.
+    is shared evenly by `runners` runners. `secret_patience` is how long a node waits for its secret, in seconds;
+    `store_patience` is how long the writing and reading of values is repeated.
     """
 
     def __init__(
@@ -74,13 +76,14 @@ class RunContext:
         slots: ModelSlots,
         runners: int = 1,
         secret_patience: float = 30.0,
+        store_patience: Patience | None = None,
     ) -> None:
         self.run = run
         self.graph = graph
         self.seed = seed
         self.clock = clock
         self.facts = dict(facts)
-        self.values = Values(store, run)
+        self.values = Values(store, run, patience=store_patience)
         self.sources = sources
         self.evaluator = evaluator
         self._slots = slots

@@ -20,7 +20,8 @@ from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError
 from decurion_ledger import Settings as LogSettings
 from decurion_ledger import Store
-from decurion_ledger.errors import StaleLeader
+from decurion_ledger.admission import Admission
+from decurion_ledger.errors import StaleLeader, StoreError
 from decurion_worker.changes import Changes
 from decurion_worker.engine import Task
 from decurion_worker.errors import RunUnknown
@@ -32,6 +33,7 @@ from decurion_worker.link import (
     Done,
     End,
     FromRunner,
+    Halted,
     Joined,
     Outbox,
     Revoked,
@@ -49,7 +51,7 @@ from decurion_worker.supervised import supervised
 log = logging.getLogger(__name__)
 
 KEPT_FINISHED = 1000
-"""Finished runs whose last projection a driver still answers."""
+"""Finished runs, and runs that wait for their store, whose last projection a driver still answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +102,14 @@ class Driver:
         self.name = name
         self.incarnation = secrets.token_hex(8)
         self.store = store
+        self.admission = Admission(store)
         self.ledger_uri = ledger_uri
         self.sources = sources
         self.settings = settings or DriverSettings()
         self.now = now
         self.sessions: dict[str, RunSession] = {}
         self.finished: OrderedDict[str, dict[str, Json]] = OrderedDict()
+        self.parked: dict[str, dict[str, Json]] = {}
         self.changes = Changes()
         self.on_lost: Callable[[str], None] = lambda runner: None
         self._seats: dict[str, _RunnerSeat] = {}
@@ -135,7 +139,8 @@ class Driver:
     async def open_run(self, request: OpenRequest) -> RunSession:
         """Open a run or attach to it. The session of a run that has ended is not started: `ended` is set.
 
-        Raises `BundleMissing`, `StaleLeader`, `BadInput`, `SourceMissing`, or a `StoreError`.
+        Raises `BundleMissing`, `StaleLeader`, `BadInput`, `SourceMissing`, or a `StoreError`, `StoreRefused` among
+        them.
         """
         lock = self._opening.setdefault(request.run, asyncio.Lock())
         try:
@@ -150,7 +155,9 @@ class Driver:
         if held is not None:
             held.heed(request.leader_epoch)
             return held
+        await self.admission.check()
         session = await open_session(self, request)
+        self.parked.pop(request.run, None)
         if session.facts.state_hash is not None:
             self._keep(session)
             session.ended.set()
@@ -168,8 +175,9 @@ class Driver:
         """The latest projection of a run of this driver. Raises `RunUnknown`."""
         if run in self.sessions:
             return self.sessions[run].projection()
-        if run in self.finished:
-            return self.finished[run]
+        for last in (self.finished, self.parked):
+            if run in last:
+                return last[run]
         raise RunUnknown(run)
 
     def give_secrets(self, run: str, values: Mapping[tuple[str, str], str]) -> None:
@@ -241,6 +249,10 @@ class Driver:
             self._keep(session)
         else:
             log.warning("run %s is let go: %s", session.run, why)
+            if session.facts.reason == "StoreUnavailable":
+                self.parked[session.run] = session.projection()
+                if len(self.parked) > KEPT_FINISHED:
+                    del self.parked[next(iter(self.parked))]
         self.changes.mark(session.run)
         self._wanted.set()
 
@@ -294,6 +306,9 @@ class Driver:
                 case Joined(capacity=capacity):
                     seat.capacity = capacity
                     self._wanted.set()
+                case Halted(run=run, why=why):
+                    if run in self.sessions:
+                        self.sessions[run].halt(why)
                 case Beat():
                     continue
         return True
@@ -423,6 +438,9 @@ class Driver:
     async def _resume(self, seat: _RunnerSeat, session: RunSession, tasks: list[Task]) -> None:
         try:
             loaded = [(task, await session.done(task)) for task in tasks]
+        except StoreError as error:
+            session.halt(str(error))
+            return
         except DecurionError as error:
             await session.stop(f"{type(error).__name__}: {error}")
             return

@@ -26,7 +26,9 @@ class DriverCalls:
         self._driver = driver
 
     async def put_bundle(self, digest: str, body: Json) -> None:
-        await put_bundle(self._driver.store, parse_bundle(digest, body))
+        bundle = parse_bundle(digest, body)
+        await self._driver.admission.check()
+        await put_bundle(self._driver.store, bundle)
 
     async def open(self, body: Mapping[str, Json]) -> dict[str, Json]:
         driver = self._driver
@@ -71,7 +73,7 @@ class DriverCalls:
         cursor = own.changes.cursor
         runs = {}
         for run in changed:
-            if run in own.sessions or run in own.finished:
+            if run in own.sessions or run in own.finished or run in own.parked:
                 runs[run] = own.projection(run)
         return {"incarnation": own.incarnation, "cursor": cursor, "runs": runs}
 

@@ -54,7 +54,7 @@ async def run_embedded(
         sources=Sources(open_store, files=True, ledger=ledger),
         settings=settings,
     )
-    executor = LocalExecutor(RunnerSettings(branches=branches))
+    executor = LocalExecutor(RunnerSettings(branches=branches, patience=driver.settings.log.patience))
     pool = Pool(driver, executor, PoolSettings(min_runners=runners, max_runners=runners, branches=branches))
     await pool.start()
     try:

@@ -394,7 +394,7 @@ class RunLetGo(ServiceError):
     """This driver stopped working on a run that has not ended: another took it over, or the store stayed away."""
 
     def __init__(self, run: str, why: str) -> None:
-        super().__init__(f"run {run}: not ended here, since {why}; it can be resumed")
+        super().__init__(f"run {run} has not ended; what is finished is kept: {why}")
         self.run = run
         self.why = why
 

@@ -146,11 +146,19 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Halted:
+    """The store does not take what this runner has of `run`, nor will it by being asked again: `why` is a sentence."""
+
+    run: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """A sign of life every few seconds, whatever else is said."""
 
 
-FromRunner: TypeAlias = Joined | Submitted | Beat
+FromRunner: TypeAlias = Joined | Submitted | Beat | Halted
 
 
 class DriverPort(Protocol):

@@ -116,7 +116,7 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
     scheduled = request.scheduled_at or driver.now().astimezone(UTC).isoformat(timespec="seconds")
     seed = request.seed or digest("seed/v0", graph.digest.encode(), canonical(checked))
     return await genesis_record(
-        Values(driver.store, request.run),
+        Values(driver.store, request.run, patience=driver.settings.log.patience),
         run=request.run,
         graph=graph,
         input=checked,
@@ -158,7 +158,7 @@ async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunS
     core = genesis.core or {}
     if base := genesis.envelope.get("base"):
         driver.sources.base = Path(base)
-    values = Values(driver.store, request.run)
+    values = Values(driver.store, request.run, patience=driver.settings.log.patience)
     closure = await values.load(await values.unpack(genesis.envelope, genesis.envelope["closure"]))
     graph = CompiledGraph.model_validate(closure)
     run_input = await values.unpack(genesis.envelope, core["input"])

@@ -16,6 +16,7 @@ from decurion_crds.canonical import Json
 from decurion_crds.expressions import Evaluator
 from decurion_ledger import Record, SlotReader, Store
 from decurion_ledger.errors import StoreError
+from decurion_ledger.patience import Patience
 from decurion_worker.branch import run_branch, scope_output
 from decurion_worker.context import Execution, ModelSlots, RunContext
 from decurion_worker.failure import Failure
@@ -27,6 +28,7 @@ from decurion_worker.link import (
     DriverPort,
     End,
     FromRunner,
+    Halted,
     Joined,
     Outbox,
     Revoked,
@@ -51,7 +53,7 @@ class RunnerSettings:
     yet durable.
 
     `beat` and `silence` are seconds: how often it says that it lives, and how long it works without a word from its
-    driver. `processes` are interpreter processes.
+    driver. `processes` are interpreter processes. `patience` is how long the writing of a blob is repeated.
     """
 
     branches: int = 1024
@@ -60,6 +62,7 @@ class RunnerSettings:
     credit: int = 8 * 1024 * 1024
     beat: float = 2.0
     silence: float = 30.0
+    patience: Patience = field(default_factory=Patience)
 
 
 @dataclass(slots=True)
@@ -172,6 +175,7 @@ class Runner:
             evaluator=self._evaluator,
             slots=self._slots,
             runners=begin.runners,
+            store_patience=self._settings.patience,
         )
         self._runs[begin.run] = _RunState(context)
 
@@ -190,9 +194,10 @@ class Runner:
         except asyncio.CancelledError:
             raise
         except StoreError as error:
-            # The store was away for longer than the patience of blobs: the item is offered again, here or elsewhere.
-            log.warning("item %s of run %s cannot be stored: %s", item.scope or item.node, item.run, error)
-            self._end("the store is away")
+            # No fault of the item, nor of this runner: the run is let go whole, and opened again later.
+            log.info("item %s of run %s cannot be stored: %s", item.scope or item.node, item.run, error)
+            self._outbox.put(Halted(item.run, str(error)))
+            self._drop_run(item.run)
         except Exception:
             # A fault of ours must not look like a slow item: the driver hears that the runner is gone and offers its
             # items to another, three times at most.

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError, InputError
-from decurion_ledger.errors import RunNotFound, StaleLeader, StoreError, StoreUnknown
+from decurion_ledger.errors import RunNotFound, StaleLeader, StoreError, StoreRefused, StoreUnknown
 from decurion_worker.errors import (
     BadInput,
     BundleInvalid,
@@ -194,7 +194,8 @@ def _failed(error: DecurionError) -> Response:
         more["highest"] = error.highest
     if isinstance(error, BadInput):
         more["findings"] = list(error.findings)
-    code = "StoreUnavailable" if isinstance(error, (StoreError, StoreUnknown)) else type(error).__name__
+    away = isinstance(error, (StoreError, StoreUnknown)) and not isinstance(error, StoreRefused)
+    code = "StoreUnavailable" if away else type(error).__name__
     return _error(status, code, str(error), **more)
 
 

@@ -97,7 +97,7 @@ async def serve_child(config: LocalPoolConfig, stop: asyncio.Event, *, ready: Ca
         token=config.token,
         driver=DriverSettings(log=log_settings),
         pool=PoolSettings(config.min_runners, config.max_runners, config.branches),
-        runner=RunnerSettings(branches=config.branches),
+        runner=RunnerSettings(branches=config.branches, patience=log_settings.patience),
     ) as app:
         await serve_on(app, listening, ready=ready, stop=stop)
 

@@ -30,7 +30,7 @@ from decurion_ledger import (
     final_state_hash,
     vhash,
 )
-from decurion_ledger.errors import Fenced, LedgerError, StaleLeader, StoreUnknown
+from decurion_ledger.errors import Fenced, LedgerError, StaleLeader, StoreError, StoreUnknown
 from decurion_worker.acceptance import Acceptance
 from decurion_worker.context import schema_hash
 from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task, failure_of
@@ -119,6 +119,7 @@ class RunSession:
         self._acceptance = Acceptance(graph)
         self._refusals: Counter[str] = Counter()
         self._failing: set[asyncio.Task[None]] = set()
+        self._halting: asyncio.Task[None] | None = None
         self.on_changed: Callable[[RunSession], None] = lambda session: None
         self.on_acked: Callable[[RunSession, Mapping[str, int]], None] = lambda session, acks: None
         self.on_revoked: Callable[[RunSession, Mapping[str, list[str]]], None] = lambda session, leases: None
@@ -214,6 +215,11 @@ class RunSession:
             raise StaleLeader(self.run, leader_epoch, self.leader_epoch)
         self.leader_epoch = leader_epoch
 
+    def halt(self, why: str) -> None:
+        """A runner cannot store what it has, for `why`: the run is let go, and whoever wants it opens it again."""
+        self.show_stalled(why)
+        self._halting = asyncio.get_running_loop().create_task(self.stop(why))
+
     def projection(self) -> dict[str, Json]:
         return project(self.engine, self.facts)
 
@@ -235,8 +241,9 @@ class RunSession:
                     pass
         except Fenced as error:
             self._end(f"Fenced: {error}")
-        except StoreUnknown as error:
-            self._end(f"StoreUnknown: {error}")
+        except (StoreError, StoreUnknown) as error:
+            self.show_stalled(str(error))
+            self._end(str(error))
         except LedgerError as error:
             self._end(f"{type(error).__name__}: {error}")
         except Exception as error:
