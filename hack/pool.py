@@ -38,15 +38,17 @@ class Pool:
         branches: int = 1024,
         lease: float = 30.0,
         ping: float = 5.0,
+        driver: str = "driver-0",
         more: tuple[str, ...] = (),
     ) -> None:
+        self.driver = driver
         self.token = secrets.token_hex(16)
         self.ledger = ledger
         self._folder = folder
         self._env = {**os.environ, **(env or {}), "DECURION_POOL_TOKEN": self.token}
         self._args = [
             sys.executable, "-m", "decurion_cli", "worker", "serve", "--ledger", ledger, "--executor", executor,
-            "--port", str(port), "--min-runners", str(runners), "--max-runners", str(runners),
+            "--driver", driver, "--port", str(port), "--min-runners", str(runners), "--max-runners", str(runners),
             "--branches", str(branches), "--lease", str(lease), "--ping", str(ping), *more,
         ]  # fmt: skip
         self.url = ""
@@ -58,7 +60,12 @@ class Pool:
             raise PoolDied("the pool was not started")
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> Pool:
+        """Start, or start again with the same token; `url` may be another one."""
         self._folder.mkdir(parents=True, exist_ok=True)
         log = (self._folder / "pool.log").open("ab")
         self._process = subprocess.Popen(
@@ -90,13 +97,14 @@ class Pool:
         self.stop()
 
     def client(self) -> Ingress:
-        return Ingress(self.url, self.token)
+        return Ingress(self.url, self.token, driver=self.driver)
 
 
 class Ingress:
     """The calls of the ingress, synchronously."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, *, driver: str = "driver-0") -> None:
+        self._driver = driver
         self._http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=40.0)
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> httpx.Response:
@@ -115,7 +123,8 @@ class Ingress:
         return list(answer.json()["drivers"])
 
     def changes(self, since: int = 0, wait: float = 0.0, incarnation: str = "") -> dict[str, Any]:
-        answer = self.call("GET", "/drivers/driver-0/changes", since=since, wait=wait, incarnation=incarnation)
+        path = f"/drivers/{self._driver}/changes"
+        answer = self.call("GET", path, since=since, wait=wait, incarnation=incarnation)
         answer.raise_for_status()
         return dict(answer.json())
 
@@ -137,12 +146,11 @@ class Ingress:
         while time.monotonic() < deadline:
             try:
                 answer = self.changes(cursor, 1.0 if incarnation else 0.0, incarnation)
-                fresh = answer["incarnation"] != incarnation
                 cursor, incarnation = answer["cursor"], answer["incarnation"]
                 last = answer["runs"].get(run, last)
                 if run in answer["runs"] and until(last):
                     return last
-                if reopen is not None and fresh and not self._has(run):
+                if reopen is not None and run not in answer["runs"] and not self._has(run):
                     reopen()
             except httpx.HTTPError:
                 time.sleep(0.1)
