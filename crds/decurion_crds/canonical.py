@@ -8,6 +8,7 @@ See `docs/decisions/0003-canonical-json.md`.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -29,10 +30,15 @@ def canonical(value: Json) -> bytes:
 
 def digest(domain: str, *parts: bytes) -> str:
     """SHA-256, in hex, of `parts` behind the prefix `decurion/<domain>\\0`: hashes of different kinds differ."""
-    h = hashlib.sha256(b"decurion/" + domain.encode() + b"\0")
+    h = _begun(domain).copy()
     for part in parts:
         h.update(part)
     return h.hexdigest()
+
+
+@functools.lru_cache(maxsize=64)
+def _begun(domain: str) -> hashlib._Hash:
+    return hashlib.sha256(b"decurion/" + domain.encode() + b"\0")
 
 
 def merkle_root(domain: str, leaves: Sequence[bytes]) -> str:

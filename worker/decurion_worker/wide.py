@@ -30,16 +30,16 @@ def _steps(read: str) -> tuple[str, ...]:
 
 def touches(exprs: Mapping[str, Expr], env: Mapping[str, Json]) -> bool:
     """Whether one of the expressions reads something that stands elsewhere."""
-    return any(_reaches(_steps(read), env) for expr in exprs.values() for read in expr.reads)
-
-
-def _reaches(steps: Sequence[str], env: Mapping[str, Json]) -> bool:
-    value: Json = env
-    for step in steps:
-        if not isinstance(value, Mapping):
-            break
-        value = value.get(step)
-    return has_refs(value)
+    for expr in exprs.values():
+        for read in expr.reads:
+            value: Json = env
+            for step in _steps(read):
+                if not isinstance(value, dict):
+                    break
+                value = value.get(step)
+            if has_refs(value):
+                return True
+    return False
 
 
 async def resolved(values: Values, exprs: Mapping[str, Expr], env: Mapping[str, Json]) -> dict[str, Json]:

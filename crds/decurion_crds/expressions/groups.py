@@ -66,7 +66,7 @@ def read_path(path: Sequence[str], env: Mapping[str, Json]) -> Json:
     """The value at a bare path; None where a property is absent. Raises `ExpressionFailed` below what has no fields."""
     value: Json = env.get(path[0])
     for i, key in enumerate(path[1:], 1):
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             found = "None" if value is None else f"a {type(value).__name__}"
             raise ExpressionFailed(f"{'.'.join(path[:i])} is {found}, which has no field {key}")
         value = value.get(key)

@@ -26,10 +26,10 @@ def prune(environment: Mapping[str, Json], reads: Iterable[str]) -> dict[str, Js
         target = cut
         steps = read.split(".")
         for i, step in enumerate(steps):
-            value = source.get(step, MISSING) if isinstance(source, Mapping) else MISSING
+            value = source.get(step, MISSING) if isinstance(source, dict) else MISSING
             if value is MISSING:
                 break
-            if i == len(steps) - 1 or not isinstance(value, Mapping):
+            if i == len(steps) - 1 or not isinstance(value, dict):
                 target[step] = value
                 break
             # A dict is shared with the source when a shorter path brought it whole: nothing is missing then.
