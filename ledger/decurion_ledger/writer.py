@@ -18,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from decurion_ledger.errors import (
     LedgerError,
@@ -33,7 +33,7 @@ from decurion_ledger.errors import (
     StoreError,
     WriterStopped,
 )
-from decurion_ledger.layout import final_key
+from decurion_ledger.layout import final_key, slot_key
 from decurion_ledger.log import Tail, fence
 from decurion_ledger.patience import REPEATED, REPEATED_WHEN_OPEN, Clock, Patience, SystemClock, patiently
 from decurion_ledger.reader import READING, read_segments
@@ -50,6 +50,9 @@ from decurion_ledger.segment import (
 )
 from decurion_ledger.slots import Slots
 from decurion_ledger.stores.port import Put, Store
+
+Each: TypeAlias = Callable[[int, Record], Awaitable[None]]
+"""Takes one record with its slot."""
 
 
 class Observer(Protocol):
@@ -81,7 +84,7 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A log that was opened. `records` are all of it, with their slots, genesis first, the own fence
-    included.
+    included; none when each was handed out on the way.
 
     `fences` is their number in the log, which is the run's attempt. Of a `closed` log the writer takes no
     records, and `epoch` and `leader_epoch` are those of the last owner.
@@ -148,12 +151,14 @@ class LogWriter:
         settings: Settings | None = None,
         clock: Clock | None = None,
         nonce: str | None = None,
+        each: Each | None = None,
     ) -> Opened:
         """Replay the log of `run`; complete it if it is closed, else fence it for `driver`.
 
         An empty log is begun with `genesis()`; when another driver begins it first, its genesis stands. With
         `take_over` the leader epoch is raised above the log's. `nonce` tells this writer from every other
-        one, also of the same driver; it is random unless given.
+        one, also of the same driver; it is random unless given. `each` is handed every record as it is read,
+        so that nobody has to hold a long log whole.
 
         Raises `RunNotFound` (no log and no genesis), `StaleLeader`, `LogCorrupt`, a store error while reading
         or `StoreUnknown` when the fate of the fence is unknown.
@@ -170,9 +175,14 @@ class LogWriter:
         # looked up before the replay: a log that was final then must have its close record now
         final = await writer._has_final()
         records: list[tuple[int, Record]] = []
+
+        async def keep(slot: int, record: Record) -> None:
+            records.append((slot, record))
+
+        each = each or keep
         begin: Record | None = None
         while True:
-            await writer._replay(records)
+            await writer._replay(each)
             tail = writer._tail
             if tail.closed:
                 await writer._complete(writer._settings.opening)
@@ -188,7 +198,8 @@ class LogWriter:
             if tail.next == 0 and begin is not None:
                 mine.insert(0, begin)
             if await writer._take(mine):
-                records += ((tail.next - 1, record) for record in mine)
+                for record in mine:
+                    await each(tail.next - 1, record)
                 break
         return Opened(writer, records, tail.epoch, tail.leader_epoch, tail.fences, tail.closed)
 
@@ -233,11 +244,13 @@ class LogWriter:
         """Append the `close` record behind everything queued, then write `final`; the log takes no more
         records.
 
-        Raises as `append` does. A store error while `final` is written leaves a closed log: call again, or
+        Raises as `append` does, and `LogCorrupt` when the log's beginning is gone: some stores make a bucket that
+        was deleted anew, and take slot n without those before it. A store error while `final` is written leaves a closed log: call again, or
         let the next `open` complete it.
         """
         if not self._tail.closed:
             self._check_open()
+            await self._check_kept()
             self._close = close
             await self._enqueue([prepare(close)])
         await self._complete(self._settings.patience)
@@ -360,6 +373,19 @@ class LogWriter:
         self._waiters.clear()
         self._queue.clear()
 
+    async def _check_kept(self) -> None:
+        key = slot_key(self._tail.run, 0)
+        try:
+            await patiently(
+                lambda: self._store.head(key),
+                patience=self._settings.patience,
+                clock=self._clock,
+                repeated=REPEATED_WHEN_OPEN,
+                waiting=self._waiting,
+            )
+        except NotFound as e:
+            raise LogCorrupt(key, "the slot was written and is gone") from e
+
     async def _has_final(self) -> bool:
         try:
             await patiently(
@@ -371,11 +397,12 @@ class LogWriter:
             return False
         return True
 
-    async def _replay(self, records: list[tuple[int, Record]]) -> None:
+    async def _replay(self, each: Each) -> None:
         segments = read_segments(self._store, self._tail, patience=self._settings.opening, clock=self._clock)
         async with aclosing(segments):
             async for segment in segments:
-                records += ((segment.header.slot, record) for record in segment.records)
+                for record in segment.records:
+                    await each(segment.header.slot, record)
 
     async def _take(self, mine: Sequence[Record]) -> bool:
         """Write the segment with the own fence into the next slot; False when another driver was there

@@ -16,11 +16,11 @@ import orjson
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.values import OutputMismatch, Validator, ValueRefused, normalise
-from decurion_ledger import LogWriter, Opened, Record, Values, read_log
+from decurion_ledger import LogWriter, Record, Values, read_log
 from decurion_ledger.errors import RunNotFound
 from decurion_worker.bundles import get_bundle
 from decurion_worker.engine import Engine
-from decurion_worker.errors import BadInput, RunExists
+from decurion_worker.errors import BadInput, LogCorrupt, RunExists
 from decurion_worker.projection import RunFacts
 from decurion_worker.records import genesis_record
 from decurion_worker.session import RunSession
@@ -56,29 +56,37 @@ class OpenRequest:
 
 async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
     """A session that owns the run, its engine standing where the log ends; not started yet."""
-    stalled = _Stalled()
-
-    async def attempt(genesis: Record | None) -> Opened:
-        return await LogWriter.open(
-            driver.store,
-            request.run,
-            leader_epoch=request.leader_epoch,
-            driver=f"{driver.name}@{driver.incarnation}",
-            genesis=(lambda: genesis) if genesis is not None else None,
-            take_over=request.take_over,
-            observer=stalled,
-            settings=driver.settings.log,
-        )
-
     if request.must_be_new and await _exists(driver, request.run):
         raise RunExists(request.run, driver.ledger_uri)
     try:
-        opened = await attempt(None)
+        return await _opened(driver, request, None)
     except RunNotFound:
-        opened = await attempt(await _genesis(driver, request))
-    session = await _session(driver, request, opened)
-    stalled.session = session
-    await session.replay(opened.records)
+        return await _opened(driver, request, await _genesis(driver, request))
+
+
+async def _opened(driver: Driver, request: OpenRequest, genesis: Record | None) -> RunSession:
+    stalled = _Stalled()
+
+    async def each(slot: int, record: Record) -> None:
+        if stalled.session is None:
+            stalled.session = await _session(driver, request, record)
+        await stalled.session.replay(slot, record)
+
+    opened = await LogWriter.open(
+        driver.store,
+        request.run,
+        leader_epoch=request.leader_epoch,
+        driver=f"{driver.name}@{driver.incarnation}",
+        genesis=(lambda: genesis) if genesis is not None else None,
+        take_over=request.take_over,
+        observer=stalled,
+        settings=driver.settings.log,
+        each=each,
+    )
+    session = stalled.session
+    if session is None:
+        raise LogCorrupt(request.run, "its log holds no record")
+    session.own(opened)
     return session
 
 
@@ -153,8 +161,7 @@ def check_input(graph: CompiledGraph, given: Json) -> Json:
     return value
 
 
-async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunSession:
-    genesis = opened.records[0][1]
+async def _session(driver: Driver, request: OpenRequest, genesis: Record) -> RunSession:
     core = genesis.core or {}
     if base := genesis.envelope.get("base"):
         driver.sources.base = Path(base)
@@ -166,13 +173,11 @@ async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunS
         graph_digest=core["node"],
         ledger_uri=driver.ledger_uri,
         started_at=genesis.envelope["at"],
-        attempt=opened.fences,
     )
     session = RunSession(
         run=request.run,
         graph=graph,
         engine=Engine(graph, input=run_input, facts=genesis.envelope["facts"]),
-        opened=opened,
         values=values,
         facts=facts,
         driver=driver.name,
@@ -180,7 +185,7 @@ async def _session(driver: Driver, request: OpenRequest, opened: Opened) -> RunS
         seed=core["seed"],
         clock=_clock(genesis.envelope["facts"]["scheduledAt"]),
     )
-    session.leader_epoch = max(request.leader_epoch, opened.leader_epoch)
+    session.leader_epoch = request.leader_epoch
     session.cluster = request.cluster
     return session
 

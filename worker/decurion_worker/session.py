@@ -85,7 +85,6 @@ class RunSession:
         run: str,
         graph: CompiledGraph,
         engine: Engine,
-        opened: Opened,
         values: Values,
         facts: RunFacts,
         driver: str,
@@ -107,8 +106,8 @@ class RunSession:
         self.why = ""
         self.leader_epoch = 0
         self.cluster = ""
-        self._writer: LogWriter = opened.writer
-        self._epoch = opened.epoch
+        self._writer: LogWriter
+        self._epoch = 0
         self._values = values
         self._driver = driver
         self._now = now
@@ -124,6 +123,15 @@ class RunSession:
         self.on_acked: Callable[[RunSession, Mapping[str, int]], None] = lambda session, acks: None
         self.on_revoked: Callable[[RunSession, Mapping[str, list[str]]], None] = lambda session, leases: None
         self.on_ended: Callable[[RunSession, str], None] = lambda session, why: None
+
+    def own(self, opened: Opened) -> None:
+        """The log was read to its end, and is this driver's."""
+        self._writer = opened.writer
+        self._epoch = opened.epoch
+        self.leader_epoch = max(self.leader_epoch, opened.leader_epoch)
+        self.facts.attempt = opened.fences
+        self.facts.head = opened.writer.head
+        self.engine.abandoned.clear()
 
     # ------------------------------------------------------------------ what the driver calls
 
@@ -546,28 +554,25 @@ class RunSession:
 
     # ------------------------------------------------------------------ opening
 
-    async def replay(self, records: Iterable[tuple[int, Record]]) -> None:
-        """Bring the engine to where the log ends; nothing is handed out meanwhile."""
-        for slot, record in records:
-            self.facts.slot = slot
-            self.facts.committed += 1
-            match record.type:
-                case "genesis" | "fence":
-                    continue
-                case "lease_lost":
-                    self._suspect(record)
-                    continue
-                case "close":
-                    self._closed_before(record)
-                    continue
-            if usage := record.envelope.get("usage"):
-                self.facts.add_usage(usage)
-            failure = failure_of(record)
-            if failure is not None and not record.path.endswith(("!output", "!join")):
-                self.facts.add_failure(failure)
-            self.engine.apply(await self._applied(slot, record))
-        self.engine.abandoned.clear()
-        self.facts.head = self._writer.head
+    async def replay(self, slot: int, record: Record) -> None:
+        """Take one record of the log as it was found; nothing is handed out meanwhile."""
+        self.facts.slot = slot
+        self.facts.committed += 1
+        match record.type:
+            case "genesis" | "fence":
+                return
+            case "lease_lost":
+                self._suspect(record)
+                return
+            case "close":
+                self._closed_before(record)
+                return
+        if usage := record.envelope.get("usage"):
+            self.facts.add_usage(usage)
+        failure = failure_of(record)
+        if failure is not None and not record.path.endswith(("!output", "!join")):
+            self.facts.add_failure(failure)
+        self.engine.apply(await self._applied(slot, record))
 
     def _closed_before(self, record: Record) -> None:
         self.engine.apply(Applied(record))
