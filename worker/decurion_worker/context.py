@@ -16,6 +16,7 @@ from decurion_ledger.errors import ValueTooWide
 from decurion_ledger.patience import Patience
 from decurion_worker import wide
 from decurion_worker.errors import SecretMissing
+from decurion_worker.link import WorkItem
 from decurion_worker.models import ChatModel, ChatRequest, ChatResponse, open_model
 from decurion_worker.sources import Sources
 
@@ -94,9 +95,25 @@ class RunContext:
         self._models: dict[str, SlottedModel] = {}
         self._validators: dict[str, Validator] = {}
         self._hashes: dict[int, str] = {}
+        self._asking: dict[int, bool] = {}
 
     def scope(self, template: str) -> Scope:
         return self.graph.templates[template] if template else self.graph.root
+
+    def waits(self, item: WorkItem) -> bool:
+        """Whether an item waits for others, such as a model or the store, and does not only compute."""
+        if item.kind == "branch":
+            return self._asks(self.scope(item.template))
+        node = self.scope(item.template).by_name.get(item.node)
+        return node is None or node.llm is not None or item.kind == "join"
+
+    def _asks(self, scope: Scope) -> bool:
+        found = self._asking.get(id(scope))
+        if found is None:
+            inner = (self.graph.templates[node.template] for node in scope.nodes if node.template)
+            found = any(node.llm is not None for node in scope.nodes) or any(map(self._asks, inner))
+            self._asking[id(scope)] = found
+        return found
 
     def validator(self, schema: Schema) -> Validator:
         """The compiled validator of one of the graph's schemas; compiled once."""

@@ -36,6 +36,8 @@ from decurion_worker.link import (
     Halted,
     Joined,
     Outbox,
+    Recall,
+    Returned,
     Revoked,
     RunnerPort,
     Secrets,
@@ -50,6 +52,8 @@ from decurion_worker.supervised import supervised
 
 log = logging.getLogger(__name__)
 
+SLACK = 8
+"""Items that a runner may hold beyond its share: moving fewer is not worth the message."""
 KEPT_FINISHED = 1000
 """Finished runs, and runs that wait for their store, whose last projection a driver still answers."""
 
@@ -78,6 +82,8 @@ class _RunnerSeat:
         self.heard = 0.0
         self.seen = 0
         self.held: dict[str, set[str]] = {}
+        self.recalled = False
+        """It was asked for what it has not started, and got no work since."""
         self.coming: set[tuple[str, str]] = set()
         """Run and key of what it will hold once what was done of it before is read."""
 
@@ -309,6 +315,8 @@ class Driver:
                 case Halted(run=run, why=why):
                     if run in self.sessions:
                         self.sessions[run].halt(why)
+                case Returned(items=items):
+                    self._returned(seat, items)
                 case Beat():
                     continue
         return True
@@ -323,6 +331,13 @@ class Driver:
             seat.held.get(run, set()).discard(submitted.lease)
             self._wanted.set()
         session.submit(seat.name, submitted)
+
+    def _returned(self, seat: _RunnerSeat, items: Sequence[tuple[str, str]]) -> None:
+        for run, lease in items:
+            seat.held.get(run, set()).discard(lease)
+            if run in self.sessions:
+                self.sessions[run].returned(lease)
+        self._wanted.set()
 
     def is_idle(self, name: str) -> bool:
         """Whether a runner holds nothing."""
@@ -386,16 +401,30 @@ class Driver:
 
     def _offer(self) -> None:
         """Hand out what may run: an even share to each runner that has room, runs in turn."""
-        seats = [seat for seat in self._seats.values() if seat.capacity > seat.load]
+        joined = [seat for seat in self._seats.values() if seat.capacity]
+        seats = [seat for seat in joined if seat.capacity > seat.load]
         if not seats:
             return
-        fair = -(-(self.pending + sum(seat.load for seat in seats)) // len(seats))
+        fair = -(-(self.pending + sum(seat.load for seat in joined)) // len(joined))
         for seat in sorted(seats, key=lambda s: s.load):
             room = min(seat.capacity, fair) - seat.load
             for session in sorted(self.sessions.values(), key=lambda s: len(s.leases)):
                 if room <= 0:
                     break
                 room -= self._give(seat, session, room)
+        if not self.pending:
+            self._recall(fair)
+
+    def _recall(self, fair: int) -> None:
+        """Ask runners that hold more than their share for what they have not started, while others have room."""
+        seats = [seat for seat in self._seats.values() if seat.capacity]
+        room = sum(max(0, min(seat.capacity, fair) - seat.load) for seat in seats)
+        for seat in sorted(seats, key=lambda s: -s.load):
+            spare = min(seat.load - fair, room)
+            if spare > SLACK and not seat.recalled:
+                seat.recalled = True
+                room -= spare
+                seat.outbox.put(Recall(spare))
 
     def _give(self, seat: _RunnerSeat, session: RunSession, room: int) -> int:
         """Give a runner up to `room` tasks of a run; how many."""
@@ -464,6 +493,7 @@ class Driver:
             if session.secrets:
                 seat.outbox.put(Secrets(session.run, dict(session.secrets)))
         seat.held.setdefault(session.run, set()).update(item.lease for item in items)
+        seat.recalled = False
         seat.outbox.put(Work(items))
 
     def _begin(self, session: RunSession) -> Begin:

@@ -6,7 +6,7 @@ to a peer, and what is said meanwhile goes with the next one. Every call carries
 sequence number, so a call that is repeated after a lost answer changes nothing.
 
     runner                              driver
-      │ submit(Joined, Submitted, Beat)   │
+      │ submit(Joined, Submitted, …)      │
       │ ─────────────────────────────────▶│  queue ─▶ segment ─▶ PUT
       │ deliver(Begin, Work, Acked, …)    │
       │ ◀─────────────────────────────────│
@@ -110,6 +110,13 @@ class Revoked:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """Another runner could start at once what this one has not: it gives back up to `count` items, and answers."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The run needs nothing more of this runner."""
 
@@ -121,7 +128,7 @@ class Alive:
     """Nothing but a sign of life."""
 
 
-ToRunner: TypeAlias = Begin | Secrets | Work | Acked | Revoked | End | Alive
+ToRunner: TypeAlias = Begin | Secrets | Work | Acked | Revoked | Recall | End | Alive
 
 # ---- runner → driver
 
@@ -154,11 +161,18 @@ class Halted:
 
 
 @dataclass(frozen=True, slots=True)
+class Returned:
+    """The answer to a `Recall`: (run, lease) of items that were not started, and are not this runner's any more."""
+
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """A sign of life every few seconds, whatever else is said."""
 
 
-FromRunner: TypeAlias = Joined | Submitted | Beat | Halted
+FromRunner: TypeAlias = Joined | Submitted | Returned | Beat | Halted
 
 
 class DriverPort(Protocol):

@@ -31,6 +31,8 @@ from decurion_worker.link import (
     Halted,
     Joined,
     Outbox,
+    Recall,
+    Returned,
     Revoked,
     Secrets,
     Submitted,
@@ -52,12 +54,16 @@ class RunnerSettings:
     """`branches`: items held at once. `window`: records of one item, `credit`: bytes of all (by estimate), sent and not
     yet durable.
 
+    Items that wait for nothing but the interpreter are started `ahead` at a time for each of its processes: the others
+    can be recalled.
+
     `beat` and `silence` are seconds: how often it says that it lives, and how long it works without a word from its
     driver. `processes` are interpreter processes. `patience` is how long the writing of a blob is repeated.
     """
 
     branches: int = 1024
     processes: int = 2
+    ahead: int = 64
     window: int = 16
     credit: int = 8 * 1024 * 1024
     beat: float = 2.0
@@ -99,6 +105,9 @@ class Runner:
         self._on_end = on_end
         self._runs: dict[str, _RunState] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._waiting: dict[tuple[str, str], WorkItem] = {}
+        """Items that are not started, in the order in which they came."""
+        self._computing: set[tuple[str, str]] = set()
         self._seen = 0
         self._unacked = 0
         self._heard = 0.0
@@ -145,7 +154,9 @@ class Runner:
         match message:
             case Work(items):
                 for item in items:
-                    self._tasks[item.run, item.lease] = asyncio.create_task(self._work(item))
+                    self._receive(item)
+            case Recall(count):
+                self._give_back(count)
             case Acked(run, through):
                 self._acked(run, through)
             case Begin():
@@ -181,6 +192,27 @@ class Runner:
 
     # ------------------------------------------------------------------ work
 
+    def _receive(self, item: WorkItem) -> None:
+        run = self._runs.get(item.run)
+        if run is None or run.context.waits(item):
+            self._tasks[item.run, item.lease] = asyncio.create_task(self._work(item))
+        else:
+            self._waiting[item.run, item.lease] = item
+            self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        """Start what only computes, as much as keeps the interpreter's processes busy."""
+        while self._waiting and len(self._computing) < self._settings.ahead * self._settings.processes:
+            key = next(iter(self._waiting))
+            item = self._waiting.pop(key)
+            self._computing.add(key)
+            self._tasks[key] = asyncio.create_task(self._work(item))
+
+    def _give_back(self, count: int) -> None:
+        """Give back up to `count` items that were not started, the latest first."""
+        given = [self._waiting.popitem()[0] for _ in range(min(count, len(self._waiting)))]
+        self._outbox.put(Returned(given))
+
     async def _work(self, item: WorkItem) -> None:
         run = self._runs.get(item.run)
         try:
@@ -205,6 +237,8 @@ class Runner:
             self._end("a fault in the runner")
         finally:
             self._tasks.pop((item.run, item.lease), None)
+            self._computing.discard((item.run, item.lease))
+            self._start_waiting()
 
     async def _work_node(self, context: RunContext, item: WorkItem, emit: _Emitter) -> None:
         envelope: dict[str, Json] = {"lease": item.lease, "worker": self.name}
@@ -324,6 +358,7 @@ class Runner:
         if self._ended:
             return
         self._ended = True
+        self._waiting.clear()
         log.info("runner %s ends: %s", self.name, why)
         for key in list(self._tasks):
             self._cancel(key)
@@ -331,6 +366,7 @@ class Runner:
         self._on_end(self.name)
 
     def _cancel(self, key: tuple[str, str]) -> None:
+        self._waiting.pop(key, None)
         task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()
@@ -340,7 +376,7 @@ class Runner:
         run = self._runs.pop(name, None)
         if run is None:
             return
-        for key in [key for key in self._tasks if key[0] == name]:
+        for key in [key for key in (*self._tasks, *self._waiting) if key[0] == name]:
             self._cancel(key)
         self._unacked -= sum(size for _, size in run.sizes)
         run.sizes.clear()

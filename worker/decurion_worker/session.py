@@ -173,6 +173,13 @@ class RunSession:
         if self.engine.deciding:
             self._wake.set()
 
+    def returned(self, lease_id: str) -> None:
+        """A runner gives an item back that it has not started."""
+        lease = self.leases.pop(lease_id, None)
+        if lease is not None:
+            self.engine.give_back(lease.key)
+            self._wake_if_due()
+
     async def done(self, task: Task) -> dict[str, Done]:
         """What is committed of a branch, its values loaded."""
         return {name: await self._done(record) for name, record in task.done.items()}
