@@ -119,7 +119,7 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         "nodes: [{name: a, after: [bb], transform: {v: '1'}}, {name: b, transform: {v: '1'}}]\n"
         "output: {v: nodes.a.output.v, w: nodes.b.output.v}",
         "REF-MISSING",
-        "1:26 nodes.a.after",
+        "1:27 nodes.a.after[0]",
         'there is no node "bb"; did you mean "b"?',
     ),
     "missing node in an expression": (
@@ -131,7 +131,7 @@ CASES: dict[str, tuple[str, str, str, str]] = {
     "channel that is not declared": (
         "nodes: [{name: a, transform: {v: '1'}, writes: {total: output.v}}]\noutput: {v: nodes.a.output.v}",
         "REF-MISSING",
-        "1:56 nodes.a.writes.total",
+        "1:49 nodes.a.writes.total",
         "declare it in state",
     ),
     "channel that is read and not declared": (
@@ -341,7 +341,7 @@ CASES: dict[str, tuple[str, str, str, str]] = {
     "transform with a field too many": (
         "nodes: [{name: a, transform: {v: '1', wv: '2'}, output: {v: {type: integer}}}]\noutput: {v: nodes.a.output.v}",
         "OUTPUT-TYPE",
-        "1:43 nodes.a.transform.wv",
+        "1:39 nodes.a.transform.wv",
         'the output has no field "wv"; did you mean "v"?',
     ),
     "transform with a field too few": (
@@ -412,7 +412,7 @@ CASES: dict[str, tuple[str, str, str, str]] = {
             output: {v: nodes.b.output.v}
         """,
         "FIELD-UNKNOWN",
-        "2:34 nodes.a.with.facter",
+        "2:26 nodes.a.with.facter",
         'has no input "facter"; did you mean "factor"?',
     ),
     "name that the template needs": (

@@ -57,7 +57,7 @@ def field_dues(output: Schema, written: Iterable[str], spot: Spot, report: Repor
     for name in names:
         below = properties.get(name, objects[0].get("additionalProperties", not properties))
         if below is False:
-            _no_field(name, list(properties), spot.below(name), report)
+            _no_field(name, list(properties), spot.below(name).key(), report)
         elif isinstance(below, Mapping):
             schema = dict(below)
             dues[name] = Due(schema if name in required or name not in properties else nullable(schema), "OUTPUT-TYPE")
@@ -80,7 +80,7 @@ def choice_dues(output: Schema, written: Iterable[str], spot: Spot, report: Repo
     dues: dict[str, Due] = {}
     for name in written:
         if name not in properties:
-            _no_field(name, list(properties), spot.below(name), report)
+            _no_field(name, list(properties), spot.below(name).key(), report)
         elif properties[name].get("type") != "string":
             message = f'choices are for text fields, and "{name}" is {words(properties[name])}; declare type: string'
             report.add("OUTPUT-TYPE", spot.below(name), message)
@@ -104,19 +104,22 @@ def check_input(node: NodeDraft, template: Schema, report: Report) -> None:
         return
     block = node.model.map
     declared, required = list(template["properties"]), template.get("required", ())
-    given = {name: node.spot.below("with", name) for name in node.names}
+    given = {name: node.spot.below("with", name).key() for name in node.names}
     if block is not None:
         given = {block.as_: node.spot.below("map", "as"), **given}
+    missing = [name for name in required if name not in given and (block is None or name != "index")]
+    unknown = [name for name in given if name not in declared]
     for name, spot in given.items():
-        if name not in declared:
-            meant = did_you_mean(name, declared)
+        if name in unknown:
+            # One name too many and one too few are one name that is wrong.
+            swapped = len(unknown) == len(missing) == 1
+            meant = missing.pop() if swapped else did_you_mean(name, declared)
             hint = f'did you mean "{meant}"?' if meant else f"its input has {listed(declared)}"
             message = f'the template {node.template} has no input "{name}"; {hint}'
             report.add("FIELD-UNKNOWN", spot, message, fix=Fix(name, meant) if meant else None)
-    for name in required:
-        if name not in given and (block is None or name != "index"):
-            message = f'the template {node.template} needs the input "{name}"; give it by with'
-            report.add("FIELD-MISSING", node.spot.below("with"), message)
+    for name in missing:
+        message = f'the template {node.template} needs the input "{name}"; give it by with'
+        report.add("FIELD-MISSING", node.spot.below("with"), message)
     index = template["properties"].get("index")
     if block is None or index is None or "index" in given:
         return

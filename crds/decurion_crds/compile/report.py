@@ -9,6 +9,7 @@ from decurion_crds.errors import SchemaRefused
 from decurion_crds.expressions.errors import Problem
 from decurion_crds.findings import Finding, Fix, Severity
 from decurion_crds.v1alpha1 import Place
+from decurion_crds.v1alpha1.parse import KEY
 
 
 class Positions(Protocol):
@@ -34,6 +35,10 @@ class Spot:
             joined = f"{spot.path}.{step}" if spot.path else step
             spot = Spot((*spot.place, step), joined if plain else f'{spot.path}["{step}"]')
         return spot
+
+    def key(self) -> Spot:
+        """The name itself of what stands here, instead of its value."""
+        return Spot((*self.place, KEY), self.path)
 
     def item(self, index: int, name: str) -> Spot:
         """The item of a list that goes by `name`."""

@@ -187,7 +187,9 @@ class _Resolver:
             self._refused(refused, spot, source)
             draft.broken = True
         if draft.model.output is None:
-            message = "code needs an output: declare what its last expression gives"
+            message = (
+                "code needs an output; declare what its last expression gives, as in output: {total: {type: number}}"
+            )
             self._report.add("TYPE-DECLARE", draft.spot, message)
             draft.broken = True
 
@@ -230,7 +232,7 @@ class _Resolver:
 
     def _after(self, node: Node, spot: Spot, known: list[str]) -> tuple[str, ...]:
         found: list[str] = []
-        for name in node.after:
+        for i, name in enumerate(node.after):
             if name in known:
                 found.append(name)
                 continue
@@ -238,7 +240,7 @@ class _Resolver:
             hint = f'did you mean "{meant}"?' if meant else f"the nodes here are {listed(known)}"
             message = f'there is no node "{name}"; {hint}'
             fix = Fix(name, meant) if meant else None
-            self._report.add("REF-MISSING", spot.below("after"), message, fix=fix)
+            self._report.add("REF-MISSING", spot.below("after").at(i), message, fix=fix)
         return tuple(dict.fromkeys(found))
 
     def _channels_exist(self, draft: NodeDraft, scope: ScopeDraft) -> None:
@@ -248,7 +250,7 @@ class _Resolver:
             hint = f'did you mean "{meant}"?' if meant else "declare it in state"
             fix = Fix(name, meant) if meant else None
             message = f'there is no channel "{name}"; {hint}'
-            self._report.add("REF-MISSING", draft.spot.below("writes", name), message, fix=fix)
+            self._report.add("REF-MISSING", draft.spot.below("writes", name).key(), message, fix=fix)
 
     def _checked_references(self, draft: NodeDraft, scope: ScopeDraft, known: list[str]) -> None:
         """Leaves out expressions that name nodes or channels which do not exist; they are in the report."""

@@ -125,7 +125,9 @@ def _check_use(draft: GraphDraft, report: Report) -> None:
 
 
 def _check_schemas(graph: TaskGraph, report: Report) -> None:
-    """Warns of shared schemas that are never used."""
+    """Warns of shared schemas that are never used, unless one may be meant where a schema was refused."""
+    if any(finding.code == "SCHEMA" for finding in report.findings):
+        return
     spec = graph.to_json()["spec"]
     for name in graph.spec.schemas:
         others = {key: value for key, value in spec.get("schemas", {}).items() if key != name}

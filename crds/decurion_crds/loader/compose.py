@@ -143,6 +143,8 @@ class _Tree:
         self._anchor(event, node)
         for inner in self._events:
             if isinstance(inner, yaml.CollectionEndEvent):
+                if node.flow:
+                    node.spot = self._source.spot_of(event.start_mark, inner.end_mark)
                 return node
             node.children.append(self._node(inner, depth + 1))
         return node

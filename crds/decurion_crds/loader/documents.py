@@ -13,7 +13,7 @@ from decurion_crds.loader.compose import Composed, Problem, compose
 from decurion_crds.loader.files import texts
 from decurion_crds.loader.source import Source, Spot
 from decurion_crds.v1alpha1 import GROUP, LLM, TaskGraph, TaskGraphRun, WorkerPool
-from decurion_crds.v1alpha1.parse import KEY, KINDS, UNQUOTED, Place, parse_resource, place_text
+from decurion_crds.v1alpha1.parse import EXPRESSION_DUE, KEY, KINDS, UNQUOTED, Place, parse_resource, place_text
 
 AnyResource: TypeAlias = LLM | TaskGraph | TaskGraphRun | WorkerPool
 
@@ -68,13 +68,19 @@ class Document:
         return model, [self._with_quotes(finding) for finding in findings]
 
     def _with_quotes(self, finding: Finding) -> Finding:
-        """A word that YAML takes for something else than a text: only here it is known how it was written."""
-        if finding.code != "FIELD-TYPE" or finding.fix is not None or not finding.message.endswith(UNQUOTED):
+        """What YAML takes for something else than a text: only here it is known how it was written."""
+        if finding.code != "FIELD-TYPE" or finding.fix is not None:
             return finding
         at = (finding.line, finding.column)
         spots = (spot for spot in self._spots.values() if (spot.line, spot.column) == at and spot.style == "")
         word = next((self._source.between(spot) for spot in spots if spot.line == spot.end_line), "")
-        if not word or word.startswith(("!", "&", "*", "{", "[")):
+        expression = EXPRESSION_DUE.match(finding.message)
+        if not word or word.startswith(("!", "&", "*")):
+            return finding
+        if expression:
+            quoted_word = expression["instead"] or '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            return replace(finding, fix=Fix(word, quoted_word))
+        if not finding.message.endswith(UNQUOTED):
             return finding
         message = f'{finding.message.removesuffix(UNQUOTED)}; write "{shortened(word, MAX_WORD)}", in quotes'
         return replace(finding, message=message, fix=Fix(word, f'"{word}"'))
@@ -115,8 +121,7 @@ def independent(findings: Sequence[Finding], before: Sequence[Finding]) -> list[
 
 
 def _follows(finding: Finding, cause: Finding) -> bool:
-    below = finding.path.removeprefix(cause.path)
-    if finding.path == cause.path or (below != finding.path and below[0] in ".["):
+    if _inside(finding.path, cause.path):
         return True
     above, _, name = cause.path.rpartition(".")
     due = finding.message.removeprefix("metadata.").startswith(f"{name} is missing")
@@ -124,10 +129,17 @@ def _follows(finding: Finding, cause: Finding) -> bool:
 
 
 def _repeated(warning: Finding, errors: Sequence[Finding]) -> bool:
+    """Whether an error tells of the same word as a warning, or of what the word stands in."""
+    if warning.code != "YAML001":
+        return False
     place = (warning.file, warning.line, warning.column)
-    return warning.code == "YAML001" and any(
-        one.code == "FIELD-TYPE" and (one.file, one.line, one.column) == place for one in errors
-    )
+    same = [one for one in errors if one.file == warning.file and one.code in ("FIELD-TYPE", "NAME")]
+    return any((one.file, one.line, one.column) == place or _inside(warning.path, one.path) for one in same)
+
+
+def _inside(path: str, above: str) -> bool:
+    below = path.removeprefix(above)
+    return bool(above) and (path == above or (below != path and below[0] in ".["))
 
 
 def load(paths: Sequence[Path]) -> Loaded:

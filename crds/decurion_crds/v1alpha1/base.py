@@ -46,6 +46,8 @@ IDENTIFIER = r"^[a-z][a-zA-Z0-9_]{0,62}$"
 """Names of nodes, channels, templates, and of `with` and `as`: they occur in expressions."""
 RESERVED = frozenset({"input", "nodes", "state", "run", "output", "iteration", "index", "raw"})
 """Names that expressions give a meaning of their own."""
+YAML_WORDS = frozenset({"true", "false", "null"})
+"""Keys that YAML makes of other words, such as y, n and on: nobody means these as names."""
 RESOURCE_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 """Names of resources: DNS labels. They never occur in expressions."""
 SCHEMA_NAME = r"^[A-Za-z][a-zA-Z0-9_]{0,62}$"
@@ -165,9 +167,17 @@ def _identifier(name: str) -> str:
     if not _IDENTIFIER.fullmatch(name):
         why = "a name here starts with a small letter and has at most 63 letters, digits and _"
         raise _bad_name(name, why, _suggested(name, re.compile(r"[^a-zA-Z0-9_]+"), "_", _IDENTIFIER))
+    _no_yaml_word(name)
     if keyword.iskeyword(name) or name in RESERVED:
         why = "a word of Python" if keyword.iskeyword(name) else "a word that expressions use"
         raise _bad_name(name, f"it is {why}; choose another, such as {name}Value")
+    return name
+
+
+def _no_yaml_word(name: str) -> str:
+    if name.removesuffix("?") in YAML_WORDS:
+        why = "YAML makes it of words such as y, n, on and off; put the word into double quotes, or choose another"
+        raise _bad_name(name, why)
     return name
 
 
@@ -189,7 +199,7 @@ def _schema_name(name: str) -> str:
 def _field_name(name: str) -> str:
     if not name.removesuffix("?") or len(name) > 64:
         raise _bad_name(name, "a field has a name of 1 to 63 characters, and a ? behind it when it is optional")
-    return name
+    return _no_yaml_word(name)
 
 
 def _bad_name(name: str, why: str, instead: str = "") -> PydanticCustomError:
@@ -242,6 +252,7 @@ ResourceName = Annotated[str, AfterValidator(_resource_name), _shown(pattern=RES
 SchemaName = Annotated[str, AfterValidator(_schema_name)]
 FieldName = Annotated[str, AfterValidator(_field_name)]
 Key = Annotated[str, AfterValidator(_identifier)]
+ResultName = Annotated[str, AfterValidator(_no_yaml_word)]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Expression = Annotated[
     str,
@@ -259,7 +270,7 @@ FreeObject = Annotated[dict[str, Any], WithJsonSchema(FREE_OBJECT)]
 
 Expressions = Annotated[dict[Key, Expression], Field(max_length=MAX_ENTRIES)]
 """Name → expression, where the name occurs in expressions."""
-Fields = Annotated[dict[str, Expression], Field(max_length=MAX_ENTRIES)]
+Fields = Annotated[dict[ResultName, Expression], Field(max_length=MAX_ENTRIES)]
 """Name of a result field → expression, or `$value` → the one expression of a result that is no object."""
 
 

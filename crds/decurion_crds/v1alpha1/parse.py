@@ -54,6 +54,8 @@ LATER_KINDS: dict[str, str] = {
 
 UNQUOTED = "; put it into quotes"
 """How a message ends where a word of YAML is no text; the loader, which knows the word, writes it out."""
+EXPRESSION_DUE = re.compile("an expression is (a text: write (?P<instead>.*), with the quotes|due)")
+"""How a message begins where YAML made something else of an expression, with what to write where that is known."""
 
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "a boolean"),
@@ -162,7 +164,7 @@ def _kind(obj: object, report: _Reporter) -> type[LLM] | type[TaskGraph] | type[
         report.add("KIND", ("kind",), message, Fix(str(kind), meant))
     else:
         found = f"there is no kind {quoted(kind)}" if kind is not None else "kind is missing"
-        report.add("KIND", ("kind",), f"{found}; write {listed(KINDS, last='or')}")
+        report.add("KIND", ("kind",), f"{found}; write kind: {listed(KINDS, last='or')}")
     return None
 
 
@@ -224,7 +226,7 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
         return _no_member(_literals(model, place), found, place)
     if kind in _DUE:
         quote = UNQUOTED if kind == "string_type" and isinstance(found, bool | int | float) else ""
-        quote = quote or f"; {_remedy(_DUE[kind], found)}"
+        quote = quote or f"; {_remedy(_DUE[kind], found, _model_at(model, place))}"
         return "FIELD-TYPE", place, f"{_DUE[kind]} is due, and this is {_type_name(found)}{quote}", None
     if kind == "later":
         return "NOT-SUPPORTED", place, str(context["text"]), None
@@ -235,12 +237,16 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
     return "FIELD-VALUE", place, _bound(detail), None
 
 
-def _remedy(due: str, found: object) -> str:
-    """What to write where a value of another type stands."""
+def _remedy(due: str, found: object, owner: type[Model] | None) -> str:
+    """What to write where a value of another type stands; `owner` is the class that is due, of an object of ours."""
     if due == "a list" and isinstance(found, Mapping):
         return "write its members as items: - name: …"
     if due == "a list":
         return "write [ ] around it"
+    if due == "an object" and owner is not None:
+        fields = [field for field in owner.model_fields.values() if field.is_required()]
+        some = fields or list(owner.model_fields.values())[:1]
+        return f"write {{{', '.join(f'{field.alias}: …' for field in some)}}}"
     if due == "an object":
         return "write fields, one a line: name: value"
     if due == "a text":

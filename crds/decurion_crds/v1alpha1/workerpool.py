@@ -61,7 +61,7 @@ class PoolRunners(Model):
     rules = (
         Rule(
             cel="!has(self.min) || !has(self.max) || self.min <= self.max",
-            message="min must not exceed max",
+            message="min must not exceed max; lower min, or raise max",
             check=lambda runners: runners.min is None or runners.max is None or runners.min <= runners.max,
         ),
     )
