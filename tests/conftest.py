@@ -5,6 +5,7 @@ With `CI=true` a test that is skipped fails: what cannot run there must not pass
 
 import os
 import secrets
+import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,6 +102,20 @@ def namespace(api_server: ApiServer, _resource_definitions: None) -> Iterator[st
     api_server.kubectl("create", "namespace", name)
     yield name
     api_server.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB of its own."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"only root may mount a small disk: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.hookimpl(tryfirst=True)

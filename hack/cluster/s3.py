@@ -3,7 +3,10 @@
 import json
 import os
 import secrets
+import signal
 import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
@@ -18,8 +21,17 @@ _VOLUME_MEGABYTES = 64
 _REGION = "us-east-1"
 
 
+@dataclass(frozen=True)
+class Identity:
+    """Who may do what on the server, beside the administrator: actions such as `Read`, `Write`, `List`."""
+
+    access_key: str
+    secret_key: str
+    actions: Sequence[str] = ("Read", "Write", "List")
+
+
 class S3Server:
-    """One SeaweedFS with one bucket and one identity.
+    """One SeaweedFS with one bucket and one identity, an administrator.
 
     `endpoint_url`, `bucket`, `access_key` and `secret_key` are for clients, `env` for child processes.
     Tests share the bucket and keep to a prefix of their own.
@@ -36,6 +48,7 @@ class S3Server:
         self._ports = free_ports(8)
         self.endpoint_url = f"http://127.0.0.1:{self._ports[0]}"
         self._server: Server | None = None
+        self._others: dict[str, Identity] = {}
 
     @property
     def env(self) -> dict[str, str]:
@@ -68,6 +81,12 @@ class S3Server:
         env = {"HOME": str(self._folder), "PATH": os.defpath}
         self._server = Server("seaweedfs", self._command(data), folder=self._folder, env=env)
         wait_until(self._is_ready, seconds=60, what="SeaweedFS", every=0.1)
+
+    def grant(self, name: str, identity: Identity) -> None:
+        """Give `name` this identity in place of the one it had, while the server runs; soon after, it holds."""
+        self._others[name] = identity
+        (self._folder / "identities.json").write_text(json.dumps(self._identities()))
+        os.kill(self.server.pid, signal.SIGHUP)
 
     def stop(self) -> None:
         if self._server is not None:
@@ -103,8 +122,17 @@ class S3Server:
         ]
 
     def _identities(self) -> object:
-        keys = [{"accessKey": self.access_key, "secretKey": self.secret_key}]
-        return {"identities": [{"name": "tests", "credentials": keys, "actions": ["Admin"]}]}
+        admin = Identity(self.access_key, self.secret_key, ("Admin",))
+        return {
+            "identities": [
+                {
+                    "name": name,
+                    "credentials": [{"accessKey": one.access_key, "secretKey": one.secret_key}],
+                    "actions": list(one.actions),
+                }
+                for name, one in {"tests": admin, **self._others}.items()
+            ]
+        }
 
     def _is_ready(self) -> bool:
         """True once an object can be written: the gateway listens before the volumes behind it are there."""

@@ -74,19 +74,20 @@ Progress = Callable[[str, int, int], None]
 async def probe(
     clients: Sequence[Store],
     *,
+    rounds: int = ROUNDS,
     progress: Progress = lambda name, place, of: None,
     clock: Clock | None = None,
 ) -> list[Property]:
     """All properties of the store that `clients`, two at least, are connected to, each in a way of its own.
 
-    Some 1,500 objects are written and deleted. Raises the store's error when it cannot be used at all, or stays away
-    for longer than 15 s.
+    They race for `rounds` keys. Some 1,500 objects are written and deleted. Raises the store's error when it cannot be
+    used at all, or stays away for longer than 15 s.
     """
     looking = _Probe(clients, clock or SystemClock())
     return await looking.run(
         (
             ("exclusive creation", looking.creation),
-            ("races", lambda: looking.races(ROUNDS)),
+            ("races", lambda: looking.races(rounds)),
             ("missing keys", looking.missing),
             ("read after write", lambda: looking.reads(5)),
             ("list after write", lambda: looking.lists(5)),
@@ -127,6 +128,7 @@ class _Probe:
         self, checks: Sequence[tuple[str, Callable[[], Awaitable[str]]]], progress: Progress
     ) -> list[Property]:
         found = []
+        self._written.add(self._prefix + "reached")
         await self._ask(self._clients[0].put, self._prefix + "reached", b"")
         try:
             for place, (name, check) in enumerate(checks):

@@ -245,8 +245,8 @@ class LogWriter:
         records.
 
         Raises as `append` does, and `LogCorrupt` when the log's beginning is gone: some stores make a bucket that
-        was deleted anew, and take slot n without those before it. A store error while `final` is written leaves a closed log: call again, or
-        let the next `open` complete it.
+        was deleted anew, and take a slot without those before it. A store error while `final` is written leaves a
+        closed log: call again, or let the next `open` complete it.
         """
         if not self._tail.closed:
             self._check_open()

@@ -4,20 +4,31 @@ server.
 
 import asyncio
 import os
+import secrets
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cluster.s3 import Identity, S3Server
 from decurion_ledger.errors import (
     AccessDenied,
     BadKey,
     BadStoreUri,
     BucketMissing,
+    ClockSkewed,
+    Conflict,
+    CredentialsExpired,
     NotFound,
+    NotOffered,
+    ReadOnly,
+    RootReplaced,
     StoreError,
+    StoreFull,
+    TlsFailed,
     Unavailable,
 )
 from decurion_ledger.stores import Counted, Credentials, LocalStore, MemoryStore, Put, Store, open_store
@@ -232,6 +243,81 @@ async def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     await store.aclose()
 
 
+_LIMITED = """
+import asyncio, pathlib, resource, sys
+from decurion_ledger.errors import StoreFull
+from decurion_ledger.stores import LocalStore
+async def main():
+    store = LocalStore(pathlib.Path(sys.argv[1]))
+    await store.put_new("a/small", b"1")
+    for verb in (store.put_new, store.put):
+        try:
+            await verb("a/large", b"1" * 8192)
+        except StoreFull as e:
+            print(e)
+    await store.put_new("a/other", b"1")
+    await store.aclose()
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+asyncio.run(main())
+"""
+
+
+def test_a_write_beyond_a_limit_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _LIMITED, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert all("File too large; make room, or raise the limit." in line for line in lines)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["other", "small"]
+
+
+async def test_a_full_disk_is_told_and_what_was_written_stays(small_disk: Path) -> None:
+    store = LocalStore(small_disk)
+    written = 0
+    try:
+        while written < 100:
+            await store.put_new(f"a/{written}", os.urandom(64 * 1024))
+            written += 1
+    except StoreFull as error:
+        told = str(error)
+    assert "No space left on device; make room" in told
+    assert await keys(store, "a/") == sorted(f"a/{i}" for i in range(written))
+    assert list((small_disk / ".tmp").iterdir()) == []
+    await store.delete("a/0")
+    assert await store.put_new("a/0", b"1") is Put.CREATED
+    await store.aclose()
+
+
+def make_read_only(mount: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
+
+
+async def test_a_mount_that_turned_read_only_is_told(small_disk: Path) -> None:
+    store = LocalStore(small_disk)
+    await store.put_new("a", b"1")
+    make_read_only(small_disk)
+    with pytest.raises(ReadOnly, match="mount it writable"):
+        await store.put_new("b", b"1")
+    assert await store.get("a") == b"1"
+    await store.aclose()
+
+
+async def test_a_folder_that_is_replaced_takes_nothing_more(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "ledger")
+    await store.put_new("log/0", b"1")
+    await store.put_new("log/1", b"1")
+    (tmp_path / "ledger").rename(tmp_path / "away")
+    for reason in ("is gone", "another folder"):
+        for request in (store.put_new("log/2", b"1"), store.put("tail", b"1")):
+            with pytest.raises(RootReplaced, match=reason):
+                await request
+        (tmp_path / "ledger").mkdir(exist_ok=True)
+    (tmp_path / "ledger").rmdir()
+    (tmp_path / "away").rename(tmp_path / "ledger")
+    assert await store.put_new("log/2", b"1") is Put.CREATED
+    await store.aclose()
+
+
 @pytest.mark.s3
 async def test_a_missing_bucket_and_wrong_keys_are_named(s3_server) -> None:
     good = Credentials(s3_server.access_key, s3_server.secret_key)
@@ -245,6 +331,88 @@ async def test_a_missing_bucket_and_wrong_keys_are_named(s3_server) -> None:
             await denied.put_new("a", b"1")
         assert s3_server.secret_key not in str(caught.value)
         await denied.aclose()
+
+
+@pytest.mark.s3
+async def test_a_bucket_that_is_gone_is_named_also_where_writing_is_answered_with_denied(s3_server: S3Server) -> None:
+    s3_server.grant("writer", Identity("writer-key", "writer-secret"))
+    store = open_store(
+        f"s3://gone-{secrets.token_hex(4)}",
+        endpoint_url=s3_server.endpoint_url,
+        credentials=Credentials("writer-key", "writer-secret"),
+    )
+    deadline = asyncio.get_running_loop().time() + 20
+    while True:
+        try:
+            await store.put_new("a", b"1")
+        except AccessDenied:  # the server does not know the key yet
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.1)
+        except BucketMissing:
+            break
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("NoSuchBucket", 404, BucketMissing),
+        ("AccessDenied", 403, AccessDenied),
+        ("InvalidAccessKeyId", 403, AccessDenied),
+        ("SignatureDoesNotMatch", 403, AccessDenied),
+        ("ExpiredToken", 400, CredentialsExpired),
+        ("RequestTimeTooSkewed", 403, ClockSkewed),
+        ("QuotaExceeded", 403, StoreFull),
+        ("XMinioStorageFull", 507, StoreFull),
+        ("NotImplemented", 501, NotOffered),
+        ("SlowDown", 503, Unavailable),
+        ("InternalError", 500, Unavailable),
+        ("TooManyRequests", 429, Unavailable),
+        ("ConditionalRequestConflict", 409, Conflict),
+    ],
+)
+async def test_each_answer_of_a_server_has_its_error(code: str, status: int, kind: type[StoreError]) -> None:
+    body = f"<Error><Code>{code}</Code><Message>m</Message></Error>".encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(body)) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    store = open_store("s3://b/p", endpoint_url=f"http://127.0.0.1:{port}", credentials=Credentials("a", "b"))
+    with pytest.raises(StoreError) as caught:
+        await store.get("a")
+    assert type(caught.value) is kind
+    assert str(status) in str(caught.value)
+    await store.aclose()
+    server.close()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A file with a key and a certificate for 127.0.0.1 that nobody trusts."""
+    file = tmp_path / "server.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1 -keyout - -out -"
+    file.write_bytes(subprocess.run(command.split(), check=True, capture_output=True).stdout)
+    return file
+
+
+async def test_a_server_without_a_trusted_certificate_is_told(certificate: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    store = open_store("s3://b/p", endpoint_url=f"https://127.0.0.1:{port}", credentials=Credentials("a", "b"))
+    with pytest.raises(TlsFailed, match="AWS_CA_BUNDLE"):
+        await store.get("a")
+    await store.aclose()
+    server.close()
 
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:

@@ -118,6 +118,29 @@ async def test_a_refusal_while_the_run_is_open_is_waited_out() -> None:
     assert await opened.writer.append([commit("a", 1)]) == 1
 
 
+async def test_what_somebody_must_mend_ends_the_writer_soon_and_nothing_is_lost() -> None:
+    memory, clock = MemoryStore(), SteppedClock()
+    faulty = Faulty(memory, {"log/000000000002": [Fault.BUSY] * 5 + [Fault.DENIED] * 99})
+    opened = await open_log(faulty, clock=clock)
+    await opened.writer.append([commit("a", 1)])
+    began = clock.now()
+    for _ in range(2):
+        with pytest.raises(AccessDenied, match="give credentials"):
+            await opened.writer.append([commit("b", 2)])
+    assert clock.now() - began < 10.0
+    again = await open_log(memory, leader_epoch=2)
+    assert [record.path for _, record in again.records if record.core] == ["/a"]
+
+
+async def test_a_log_whose_beginning_is_gone_is_not_closed_as_if_it_were_whole() -> None:
+    memory = MemoryStore()
+    opened = await open_log(memory)
+    await memory.delete(slot_key(RUN, 0))
+    await opened.writer.append([commit("a", 1)])
+    with pytest.raises(LogCorrupt, match="is gone"):
+        await opened.writer.finish(close())
+
+
 async def test_a_refusal_at_the_opening_is_an_error_at_once() -> None:
     faulty = Faulty(MemoryStore(), {"log/000000000000": [Fault.DENIED]})
     with pytest.raises(AccessDenied):

@@ -164,9 +164,19 @@ class S3Store:
             try:
                 return work(self._prefix + key, *arguments, **named)
             except (ClientError, BotoCoreError) as e:
-                raise _store_error(f"{verb} {self.uri}/{key}", e) from e
+                error = _store_error(f"{verb} {self.uri}/{key}", e)
+                raise (self._why_denied(error) if isinstance(error, AccessDenied) else error) from e
 
         return await asyncio.get_running_loop().run_in_executor(self._pool, answer)
+
+    def _why_denied(self, denied: AccessDenied) -> StoreError:
+        """Some stores answer a write with 403 when the bucket is gone: to create it would be denied."""
+        try:
+            self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+        except (ClientError, BotoCoreError) as e:
+            found = _store_error(denied.request, e)
+            return found if isinstance(found, BucketMissing) else denied
+        return denied
 
     def _put_object(self, key: str, data: bytes, **headers: Any) -> None:
         headers.setdefault("ChecksumSHA256", base64.b64encode(hashlib.sha256(data).digest()).decode())
