@@ -15,6 +15,7 @@ import orjson
 
 from decurion_crds.v1alpha1 import MAX_SPEC_BYTES, TERMINAL_PHASES
 from decurion_operator.conditions import seconds_of
+from decurion_operator.pruned import pruned_fields
 from decurion_operator.queue import Key
 from decurion_operator.secret_use import secret_refs
 
@@ -24,7 +25,7 @@ DEFAULT_POOL: Final = "default"
 _CONTROL_FIELDS = ("graph", "pool", "cancel", "ttlSecondsAfterFinished", "priority")
 _FINISHED_FIELDS = ("observedGeneration", "phase", "reason", "graphDigest", "finishedAt", "conditions")
 _MANAGED_BY = "app.kubernetes.io/managed-by"
-_GITOPS_MARKS = frozenset(
+GITOPS_MARKS = frozenset(
     {
         "argocd.argoproj.io/instance",
         "argocd.argoproj.io/tracking-id",
@@ -43,6 +44,7 @@ class Resource:
 
     `spec_bytes` is the size of its spec, `object_bytes` of the whole, both as compact JSON. `status` is None where the
     object has none. `created` is in Unix seconds. `managed` says that a GitOps tool or Helm tracks the object.
+    `dropped` says what was applied and not kept, one sentence for each field.
     """
 
     key: Key
@@ -56,6 +58,7 @@ class Resource:
     object_bytes: int
     spec: Mapping[str, Any]
     status: Mapping[str, Any] | None
+    dropped: tuple[str, ...] = ()
 
     @property
     def phase(self) -> str:
@@ -85,7 +88,7 @@ def trim(kind: str, raw: Mapping[str, Any]) -> Resource:
     """The record of an object as the API server gives it."""
     meta = raw["metadata"]
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
-    managed = bool(_GITOPS_MARKS & (labels.keys() | annotations.keys())) or labels.get(_MANAGED_BY) == "Helm"
+    managed = bool(GITOPS_MARKS & (labels.keys() | annotations.keys())) or labels.get(_MANAGED_BY) == "Helm"
     spec = raw.get("spec") or {}
     spec_bytes = len(orjson.dumps(spec))
     key = Key(kind, meta.get("namespace") or "", meta["name"])
@@ -101,6 +104,7 @@ def trim(kind: str, raw: Mapping[str, Any]) -> Resource:
         object_bytes=len(orjson.dumps(raw)),
         spec=_spec(kind, raw, oversized=spec_bytes > MAX_SPEC_BYTES),
         status=raw.get("status"),
+        dropped=() if kind == "Secret" else pruned_fields(kind, raw),
     )
     if kind == "TaskGraphRun" and resource.finished:
         status = resource.status or {}

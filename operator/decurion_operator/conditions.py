@@ -23,6 +23,7 @@ COMPLETED: Final = "Completed"
 SUCCEEDED: Final = "Succeeded"
 RECONCILING: Final = "Reconciling"
 STATUS_TRUNCATED: Final = "StatusTruncated"
+WARNING: Final = "Warning"
 
 MESSAGE_BYTES: Final = 1024
 """A condition's message is cut here: a status has up to five conditions and a hard bound."""
@@ -48,6 +49,7 @@ class Reason:
     SECRET_NOT_USABLE: Final = "SecretNotUsable"
     COMPILER_FAILED: Final = "CompilerFailed"
     HEALTHY: Final = "Healthy"
+    UNKNOWN_FIELDS_DROPPED: Final = "UnknownFieldsDropped"
     # pools
     POOL_UNREACHABLE: Final = "PoolUnreachable"
     POOL_PROCESS_ENDED: Final = "PoolProcessEnded"

@@ -72,6 +72,7 @@ class PoolLink:
         self._backoff = Backoff(base=settings.backoff_seconds, cap=15.0)
         self._watch: asyncio.Task[None] | None = None
         self._followers: dict[str, asyncio.Task[None]] = {}
+        self._storing: dict[str, asyncio.Lock] = {}
         self._wanted = asyncio.Event()
 
     def start(self) -> None:
@@ -90,6 +91,18 @@ class PoolLink:
         """Make one short call when the pool's limit allows it."""
         async with self._calls:
             return await work(self.ingress)
+
+    async def store(self, digest: str, bundle: bytes) -> None:
+        """Store a compiled graph. Many runs of one graph come at once: it is sent for the first of them."""
+        lock = self._storing.setdefault(digest, asyncio.Lock())
+        try:
+            async with lock:
+                if digest not in self.stored:
+                    await self.call(lambda ingress: ingress.put_bundle(digest, bundle))
+                    self.stored.add(digest)
+        finally:
+            if not lock.locked():
+                self._storing.pop(digest, None)
 
     async def tell_live(self, uids: Sequence[str], *, cluster: str, leader_epoch: int) -> None:
         """Tell every driver which runs are wanted. A driver that gives no answer is told again next time."""

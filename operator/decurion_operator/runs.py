@@ -222,9 +222,7 @@ class Runs:
         answer = self._definitions.assess(graph, _swaps(run), asker=run.key).answer if graph else None
         if answer is None or answer.compiled.digest is None:
             return
-        digest = answer.compiled.digest
-        await link.call(lambda ingress: ingress.put_bundle(digest, answer.bundle))
-        link.stored.add(digest)
+        await link.store(answer.compiled.digest, answer.bundle)
 
     async def _open(self, run: Resource, memory: _Memory, link: PoolLink) -> None:
         raw = await self._gateway.get(run.key)

@@ -36,7 +36,9 @@ class OperatorSettings:
     api_burst: int = 100
     api_seconds: float = 15.0
     """Time-out of one call to the API server."""
-    page_size: int = 200
+    page_size: int = 50
+    """Objects read at once by lists and by the watch. A run may be 200 KB (its input, and the copy that kubectl leaves
+    in an annotation), and a page is held whole in memory."""
 
     status_seconds: float = 1.0
     """Shortest time between two progress writes of one run; phase changes do not wait."""

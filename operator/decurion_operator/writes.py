@@ -21,6 +21,7 @@ from decurion_operator.errors import ClusterError, Conflict, NotFound, Refused, 
 from decurion_operator.gateway import Gateway
 from decurion_operator.pacing import Pacer
 from decurion_operator.plan.run import Happening, is_phase_change
+from decurion_operator.pruned import warned
 from decurion_operator.queue import Key
 from decurion_operator.status import bounded, patch_of, smallest
 
@@ -68,19 +69,23 @@ class StatusWriter:
 
     async def definition(self, resource: Resource, desired: JsonObject) -> None:
         """Write the status of an LLM or TaskGraph; these change seldom and wait for nothing."""
-        await self._write(resource, desired)
+        await self._write(resource, self._warned(resource, desired))
 
     async def pool(self, resource: Resource, desired: JsonObject) -> float | None:
         """As `run`: counts of runs are progress, conditions are not."""
-        return await self._paced(resource, desired, age=float("inf"))
+        return await self._paced(resource, self._warned(resource, desired), age=float("inf"))
 
     async def run(self, run: Resource, desired: JsonObject) -> float | None:
         """Write the status of a run if it differs and may be written now, else return the seconds to wait."""
         now = self._now()
         if not run.finished:
+            desired = self._warned(run, desired)
             args: dict[str, Any] = {"live": run.status, "generation": run.generation, "now": now}
             desired = (smallest if run.object_bytes > ROOMY_BYTES else bounded)(desired, **args)
         return await self._paced(run, desired, age=max(0.0, now - run.created))
+
+    def _warned(self, resource: Resource, desired: JsonObject) -> JsonObject:
+        return warned(desired, resource.dropped, live=resource.status, generation=resource.generation, now=self._now())
 
     def forget(self, key: Key, uid: str) -> None:
         self._pacer.forget(uid)

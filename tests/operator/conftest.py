@@ -156,10 +156,14 @@ class Cluster:
 
         await until(told, what=f"event {reason} of {about}")
 
-    async def kubectl(self, *arguments: str, seconds: float = 60) -> str:
+    async def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 60) -> str:
         return await asyncio.to_thread(
-            self.server.kubectl, f"--namespace={self.namespace}", *arguments, seconds=seconds
+            self.server.kubectl, f"--namespace={self.namespace}", *arguments, stdin=stdin, seconds=seconds
         )
+
+    async def apply(self, manifest: str, *flags: str) -> None:
+        """`kubectl apply` of a manifest as text."""
+        await self.kubectl("apply", *flags, "--filename", "-", stdin=manifest)
 
 
 @pytest.fixture

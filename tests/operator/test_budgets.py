@@ -6,6 +6,8 @@ import time
 from itertools import pairwise
 from typing import Any
 
+import orjson
+
 from decurion_operator.queue import Key
 
 
@@ -121,3 +123,42 @@ async def test_thirty_runs_through_a_narrow_pool_stay_within_their_budget(
         assert pool.most_open <= 4
         writes = [count for key, count in operator.meter.tally.writes.items() if key.kind == "TaskGraphRun"]
         assert max(writes) <= 30
+
+
+async def test_forty_runs_of_90_kb_at_once_cost_few_writes_few_looks_and_little_memory(
+    cluster: Any, pool: Any, operate: Any
+) -> None:
+    """The small form of `hack/bench runs`, by counts."""
+    pool.instant = True
+    count, text = 40, "x" * 90_000
+    async with operate() as operator:
+        await cluster.set_up(pool, maxRunning=5)
+        names = [f"run-{n:02}" for n in range(count)]
+        copy = {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": json.dumps({"x": text})}}
+        spec = {"graph": "double", "input": {"n": 1, "text": text}}
+        for name in names:
+            await cluster.create("TaskGraphRun", name, spec, metadata=copy)
+        for name in names:
+            await cluster.until_status("TaskGraphRun", name, phase="Succeeded", seconds=60)
+            await cluster.until_event(name, "Succeeded")
+        assert pool.most_open <= 5
+        assert len(pool.runs) == count
+        assert all(run.input["text"] == text for run in pool.runs.values())
+        keys = [Key("TaskGraphRun", cluster.namespace, name) for name in names]
+        tally = operator.meter.tally
+        # Queued, a position, Running, Succeeded, and an event for each phase.
+        assert max(tally.writes[key] for key in keys) <= 8
+        assert max(tally.reconciles[key] for key in keys) <= 20
+        assert pool.count("open") == count
+        assert pool.count("bundle") == 1
+        kept = [operator.cache.get(key) for key in keys]
+        assert max(len(orjson.dumps([run.spec, run.status])) for run in kept if run is not None) <= 1024
+        read = _metric(operator, 'decurion_api_requests_total{code="200",kind="TaskGraphRun",verb="GET"}')
+        assert count <= read <= count + 5, "the input is read once, when the run is opened"
+        sent = _metric(operator, 'decurion_api_bytes_total{direction="sent",kind="TaskGraphRun"}')
+        assert sent / count <= 8 * 1024
+
+
+def _metric(operator: Any, name: str) -> float:
+    (value,) = [line.rpartition(" ")[2] for line in operator.meter.text().decode().splitlines() if name + " " in line]
+    return float(value)

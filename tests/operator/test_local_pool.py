@@ -31,6 +31,7 @@ ASKS = {
     "output": {"n": "nodes.size.output.n"},
 }
 START = 60.0
+EXAMPLE = Path(__file__).parents[2] / "examples" / "local-pool"
 
 
 def scripted(seconds: float) -> dict[str, Any]:
@@ -91,6 +92,15 @@ async def test_a_run_applied_with_its_pool_succeeds_and_its_ledger_is_where_the_
         uid = (await cluster.get("TaskGraphRun", "one"))["metadata"]["uid"]
     assert await verify(open_store(str(tmp_path / "ledger")), uid) == []
     assert not served_by(os.getpid())
+
+
+async def test_the_example_of_a_local_pool_runs_as_it_is_applied(cluster: Any, local: Any, tmp_path: Path) -> None:
+    pool = (EXAMPLE / "pool.yaml").read_text().replace("/var/lib/decurion", str(tmp_path / "ledger"))
+    async with local():
+        await cluster.apply((EXAMPLE / "graph.yaml").read_text())
+        await cluster.apply(pool)
+        await cluster.kubectl("wait", "--for=condition=Succeeded", "tgr/first", "--timeout=60s", seconds=70)
+        assert (await cluster.status("TaskGraphRun", "first"))["output"] == {"text": "Good morning, Ada!"}
 
 
 async def test_a_run_goes_on_when_the_process_is_killed_in_the_middle(

@@ -14,7 +14,7 @@ from decurion_crds.canonical import canonical
 from decurion_crds.compile import Checker, compile_graph
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.v1alpha1 import TaskGraph, parse_resource
-from decurion_ledger import open_store
+from decurion_ledger import open_store, read_log
 from decurion_operator.errors import BundleMissing, PoolError, PoolRefused, PoolUnavailable, RunUnknown, StaleLeader
 from decurion_operator.ingress import Ingress, OpenRequest
 from decurion_operator.metrics import Meter
@@ -88,6 +88,34 @@ async def test_a_real_input_that_does_not_fit_fails_the_run_with_its_place(
         status = await cluster.until_status("TaskGraphRun", "one", phase="Failed", reason="BadInput", seconds=40)
         assert "input" in status["message"]
         assert "n" in status["message"]
+
+
+async def test_a_real_run_deleted_while_no_operator_was_there_is_ended_by_two_live_lists(
+    cluster: Any, operate: Any, until: Any, tmp_path: Path
+) -> None:
+    forever = {"protocol": "scripted", "scripted": {"replies": [{"reply": "four", "delaySeconds": 3600}]}}
+    async with real_pool(tmp_path) as url:
+        async with operate():
+            await cluster.create("LLM", "slow", forever)
+            await cluster.create("TaskGraph", "slow", SLOW)
+            await apply_pool(cluster, url)
+            for name in ("one", "kept"):
+                await cluster.create("TaskGraphRun", name, {"graph": "slow", "input": {"n": 1}})
+                await cluster.until_status("TaskGraphRun", name, phase="Running", attempt=1)
+            uids = {name: (await cluster.get("TaskGraphRun", name))["metadata"]["uid"] for name in ("one", "kept")}
+        await cluster.delete("TaskGraphRun", "one")
+        async with operate(resync_seconds=0.3):
+            store = open_store(str(tmp_path))
+
+            async def closed() -> Any:
+                records = [record async for _, record in read_log(store, uids["one"])]
+                return records if records[-1].type == "close" else None
+
+            records = await until(closed, what="the end of the deleted run")
+            assert next(r for r in records if r.type == "cancel").envelope["reason"] == "Orphaned"
+            assert (await cluster.status("TaskGraphRun", "kept"))["phase"] == "Running"
+            kept = [record.type async for _, record in read_log(store, uids["kept"])]
+            assert "cancel" not in kept
 
 
 async def test_a_real_run_survives_a_new_driver_and_an_edited_graph(cluster: Any, operate: Any, tmp_path: Path) -> None:
