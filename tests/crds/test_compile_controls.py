@@ -309,6 +309,26 @@ def test_a_reader_waits_for_no_writer_of_another_case(checker: Checker) -> None:
     assert root.by_name["reader"].after == ("s",)
 
 
+@pytest.mark.parametrize(
+    ("otherwise", "due"),
+    [
+        ("'none'", []),
+        ("input.text", []),
+        ("input.size", ['nodes.a.otherwise.v [OUTPUT-TYPE] the value does not fit: integer where "done" is due; ']),
+    ],
+)
+def test_another_text_may_stand_for_a_constant_one(checker: Checker, otherwise: str, due: list[str]) -> None:
+    found = told(
+        checker,
+        f"""
+        input: {{text: {{type: string}}, size: {{type: integer}}}}
+        nodes: [{{name: a, when: input.size > 1, transform: {{v: "'done'"}}, otherwise: {{v: "{otherwise}"}}}}]
+        output: {{v: nodes.a.output.v.upper()}}
+        """,
+    )
+    assert [line.partition("change")[0] for line in found] == due
+
+
 GRAPH = """
 input: {text: {type: string}, texts: {type: array, items: {type: string}}}
 nodes:

@@ -27,7 +27,7 @@ from decurion_crds.compile.switches import check_cases
 from decurion_crds.compiled import Code, Schema
 from decurion_crds.expressions.check import Answer, Checker, Task
 from decurion_crds.expressions.enums import probe, strangers
-from decurion_crds.expressions.shapes import ANY, fields, holds_enum, mismatch, nullable, record
+from decurion_crds.expressions.shapes import ANY, fields, holds_enum, mismatch, nullable, record, texts_alone, union
 from decurion_crds.expressions.types import Types
 from decurion_crds.expressions.wording import Context, problems, unfit
 
@@ -231,7 +231,16 @@ class _Inference:
         found: dict[str, Schema | None] = {}
         for name, cell in cells.items():
             found[name] = yield cell
+            instead = (node.otherwise or {}).get(name)
+            if instead is not None and found[name] is not None and texts_alone(found[name]):
+                found[name] = yield from self._or_other_text(scope, node, found[name] or ANY, instead)
         return None if node.broken else _together(found)
+
+    def _or_other_text(self, scope: ScopeDraft, node: NodeDraft, text: Schema, instead: Site) -> Typing[Schema]:
+        """The type of constant texts, with the text that `otherwise` has in their place: neither is declared."""
+        names = yield from self._names(scope, node, instead)
+        other = yield from self._sites.infers(instead, names, SILENT)
+        return union([text, other]) if other is not None and texts_alone(other) else text
 
     def _code(self, scope: ScopeDraft, node: NodeDraft) -> Typing[None]:
         names = yield from self._work_names(scope, node)

@@ -263,6 +263,11 @@ def fields(schema: Any) -> Iterator[str]:
             yield from fields(below)
 
 
+def texts_alone(schema: Any) -> bool:
+    """Whether every value of `schema` is a text."""
+    return all(branch.get("type") == "string" for branch in branches(schema))
+
+
 def holds_enum(schema: Any) -> bool:
     """Whether an enumeration is anywhere in `schema`."""
     for branch in branches(schema):
