@@ -68,6 +68,7 @@ lock: setup ## Lock the versions anew after a change of pyproject.toml (ARGS=--u
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group demo "$${options[@]}" -o requirements/dev.lock
 	$(BIN)/uv pip compile - --constraints requirements/dev.lock --no-annotate "$${options[@]}" \
 	  -o requirements/bootstrap.lock <<<uv
+	$(BIN)/uv pip compile hack/bench/peers/requirements.in "$${options[@]}" -o requirements/bench.lock
 
 # A .venv is of no use once its Python is gone or the folder has been moved.
 ifneq ($(shell $(BIN)/python -c pass 2>/dev/null && cat $(READY) 2>/dev/null),$(CURDIR))

@@ -54,12 +54,22 @@ def model(endpoint: str) -> dict[str, Any]:
 
 def compiled(endpoint: str) -> CompiledGraph:
     """The wide graph with the model at `endpoint`. Raises `ValueError` when it does not compile."""
-    graph, faults = parse_resource(WIDE)
-    llm, more = parse_resource(model(endpoint))
-    if not isinstance(graph, TaskGraph) or not isinstance(llm, LLM):
-        raise ValueError([f.text() for f in [*faults, *more]])
+    return compile_manifest(WIDE, model(endpoint))
+
+
+def compile_manifest(manifest: dict[str, Any], *models: dict[str, Any]) -> CompiledGraph:
+    """The compiled graph of a TaskGraph manifest and the LLMs it names. Raises `ValueError`."""
+    graph, faults = parse_resource(manifest)
+    llms: dict[str, LLM] = {}
+    for one in models:
+        llm, more = parse_resource(one)
+        faults = [*faults, *more]
+        if isinstance(llm, LLM):
+            llms[llm.name] = llm
+    if not isinstance(graph, TaskGraph) or faults:
+        raise ValueError([f.text() for f in faults])
     with Checker() as checker:
-        result = compile_graph(graph, llms={"slow": llm}, checker=checker)
+        result = compile_graph(graph, llms=llms, checker=checker)
     if result.compiled is None:
         raise ValueError([f.text() for f in result.findings])
     return result.compiled
