@@ -71,6 +71,10 @@ async def run(count: int, checkpointer: Any) -> float:
     return seconds
 
 
+def _size(folder: Path) -> int:
+    return sum(part.stat().st_size for part in folder.iterdir())
+
+
 async def main(kind: str, count: int) -> None:
     size = 0
     if kind == "durable":
@@ -78,7 +82,7 @@ async def main(kind: str, count: int) -> None:
             file = Path(folder) / "checkpoints.sqlite"
             async with AsyncSqliteSaver.from_conn_string(str(file)) as saver:
                 seconds = await run(count, saver)
-            size = sum(part.stat().st_size for part in Path(folder).iterdir())
+            size = _size(Path(folder))
     else:
         seconds = await run(count, None)
     print(json.dumps({"seconds": seconds, "cpu": time.process_time(), "bytes": size}))
