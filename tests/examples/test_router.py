@@ -1,6 +1,8 @@
 """The example of a switch: which nodes run for which letter, and what the ledger says of it."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -86,3 +88,14 @@ async def test_a_letter_takes_the_way_of_its_case_alone(
     always = {"/", "/read", "/mood", "/route", "/!output"}
     assert {path for path, kind in found.items() if kind != "skip"} - always == ran
     assert {path for path, kind in found.items() if kind == "skip"} == {"/find", "/pay", "/explain", "/hand"} - ran
+
+
+def test_without_its_otherwise_the_graph_is_refused_as_the_documents_say(tmp_path: Path) -> None:
+    folder = tmp_path / "router"
+    shutil.copytree(EXAMPLE, folder)
+    text = (folder / "graph.yaml").read_text()
+    (folder / "graph.yaml").write_text(re.sub(r"\n *otherwise: {total.*", "", text))
+    done = subprocess.run([DECURION, "validate", "."], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    [said] = done.stderr.splitlines()
+    assert f"```text\n{said}\n```" in (EXAMPLE.parents[1] / "docs" / "controls.md").read_text()
