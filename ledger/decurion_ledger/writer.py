@@ -152,13 +152,15 @@ class LogWriter:
         clock: Clock | None = None,
         nonce: str | None = None,
         each: Each | None = None,
+        admit: Callable[[], None] = lambda: None,
     ) -> Opened:
         """Replay the log of `run`; complete it if it is closed, else fence it for `driver`.
 
         An empty log is begun with `genesis()`; when another driver begins it first, its genesis stands. With
         `take_over` the leader epoch is raised above the log's. `nonce` tells this writer from every other
         one, also of the same driver; it is random unless given. `each` is handed every record as it is read,
-        so that nobody has to hold a long log whole.
+        so that nobody has to hold a long log whole. `admit` is called between the replay and the fence; what
+        it raises is raised here, and the log stays as it is.
 
         Raises `RunNotFound` (no log and no genesis), `StaleLeader`, `LogCorrupt`, a store error while reading
         or `StoreUnknown` when the fate of the fence is unknown.
@@ -194,6 +196,7 @@ class LogWriter:
                     raise RunNotFound(run, store.uri)
                 begin = genesis()
             leader = _leader_epoch(tail, leader_epoch, take_over)
+            admit()
             mine = [fence(tail.epoch + 1, leader, driver)]
             if tail.next == 0 and begin is not None:
                 mine.insert(0, begin)

@@ -29,6 +29,7 @@ RECORDED = {
         "SourceInvalid",
         "DuplicateKey",
         "RunnerLost",
+        "DriverCrashLoop",
     },
 }
 """What stands as class and code in records of failures: names that no release may change."""

@@ -49,6 +49,7 @@ from decurion_worker.opening import OpenRequest, open_session
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
 from decurion_worker.supervised import supervised
+from decurion_worker.trials import Trials
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +64,15 @@ class DriverSettings:
     """`lease`: seconds without a word after which a runner counts as lost; the driver's own stalls do not count.
 
     `log`: how the log waits for its store. `tick`: how often leases are looked at, in seconds. `pause`: how long an
-    outbox gathers before each call, in seconds.
+    outbox gathers before each call, in seconds. `crash_loops`: whether a run that ends its drivers again and again is
+    failed; not where a person opens it each time.
     """
 
     lease: float = 30.0
     log: LogSettings = field(default_factory=lambda: LogSettings(interval=0.02))
     tick: float = 1.0
     pause: float = 0.0
+    crash_loops: bool = True
 
 
 class _RunnerSeat:
@@ -117,6 +120,7 @@ class Driver:
         self.finished: OrderedDict[str, dict[str, Json]] = OrderedDict()
         self.parked: dict[str, dict[str, Json]] = {}
         self.changes = Changes()
+        self.trials = Trials()
         self.on_lost: Callable[[str], None] = lambda runner: None
         self._seats: dict[str, _RunnerSeat] = {}
         self._opening: dict[str, asyncio.Lock] = {}
@@ -227,6 +231,8 @@ class Driver:
     # ------------------------------------------------------------------ what sessions say
 
     def _changed(self, session: RunSession) -> None:
+        if session.advanced:
+            self.trials.over(session.run)
         self.changes.mark(session.run)
         self._wanted.set()
 
@@ -247,6 +253,7 @@ class Driver:
         if self.sessions.get(session.run) is session:
             del self.sessions[session.run]
         self._missing.pop(session.run, None)
+        self.trials.over(session.run)
         for seat in self._seats.values():
             seat.held.pop(session.run, None)
             if seat.name in session.known_by:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
@@ -52,7 +52,8 @@ async def run_embedded(
         store=store,
         ledger_uri=ledger,
         sources=Sources(open_store, files=True, ledger=ledger),
-        settings=settings,
+        # A person who opens a run again and again has a reason: nothing of it is taken for a crash.
+        settings=replace(settings or DriverSettings(), crash_loops=False),
     )
     executor = LocalExecutor(RunnerSettings(branches=branches, patience=driver.settings.log.patience))
     pool = Pool(driver, executor, PoolSettings(min_runners=runners, max_runners=runners, branches=branches))

@@ -26,7 +26,8 @@ DecurionError                      (decurion_crds.errors)
 │       ├── SourceRefused          a file or object may not, or cannot, be read
 │       ├── SourceInvalid          a line of a source is no item
 │       ├── DuplicateKey           two items of a map have one key
-│       └── RunnerLost             the runner died under this item again and again
+│       ├── RunnerLost             the runner died under this item again and again
+│       └── DriverCrashLoop        the driver died with this run again and again
 └── ServiceError                   a call to a driver, or a driver, failed; nothing of it is an attempt
     ├── BadInput                   (also InputError) what the caller sent cannot be used
     ├── BundleInvalid              (also InputError) a compiled graph is none, or not the one that was named
@@ -36,6 +37,7 @@ DecurionError                      (decurion_crds.errors)
     ├── RunUnknown                 this driver has no such run
     ├── DriverUnknown              there is no such driver
     ├── DriverUnavailable          the driver does not answer now
+    ├── RunOnTrial                 another run is tried first: one of them may be what ends the driver
     ├── LogCorrupt                 a log holds a record that its graph cannot have
     └── RunLetGo                   the run goes on elsewhere, or later
 """
@@ -314,6 +316,21 @@ class RunnerLost(Terminal):
         self.times = times
 
 
+class DriverCrashLoop(Terminal):
+    """A run's drivers ended `lives` times in a row before anything of it was committed."""
+
+    code = "DriverCrashLoop"
+
+    def __init__(self, run: str, lives: int) -> None:
+        super().__init__(
+            f"run {run}: its driver ended {lives} times in a row before it came any further, also when no other run "
+            "under suspicion was open; look into the driver's memory and log, make values or width smaller, "
+            "and start another run"
+        )
+        self.run = run
+        self.lives = lives
+
+
 class ServiceError(DecurionError):
     """A call to a driver could not be done, or a driver cannot go on. The class's name is the code of the protocol."""
 
@@ -380,6 +397,18 @@ class DriverUnavailable(ServiceError):
     def __init__(self, driver: str) -> None:
         super().__init__(f"driver {driver}: it does not answer; try again in a few seconds")
         self.driver = driver
+
+
+class RunOnTrial(ServiceError):
+    """A run that may be what ends the driver waits while another one is tried."""
+
+    def __init__(self, run: str, tried: str) -> None:
+        super().__init__(
+            f"run {run}: the driver ended again and again, and of the runs that may be the cause {tried} is tried "
+            "first; open this one again in a while"
+        )
+        self.run = run
+        self.tried = tried
 
 
 class LogCorrupt(ServiceError):

@@ -24,6 +24,7 @@ from decurion_worker.errors import BadInput, LogCorrupt, RunExists
 from decurion_worker.projection import RunFacts
 from decurion_worker.records import genesis_record
 from decurion_worker.session import RunSession
+from decurion_worker.trials import Lives, verdict
 
 if TYPE_CHECKING:
     from decurion_worker.driver import Driver
@@ -65,9 +66,10 @@ async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
 
 
 async def _opened(driver: Driver, request: OpenRequest, genesis: Record | None) -> RunSession:
-    stalled = _Stalled()
+    stalled, lives = _Stalled(), Lives()
 
     async def each(slot: int, record: Record) -> None:
+        lives.note(record)
         if stalled.session is None:
             stalled.session = await _session(driver, request, record)
         await stalled.session.replay(slot, record)
@@ -82,11 +84,14 @@ async def _opened(driver: Driver, request: OpenRequest, genesis: Record | None) 
         observer=stalled,
         settings=driver.settings.log,
         each=each,
+        admit=lambda: driver.trials.admit(request.run, lives.barren),
     )
     session = stalled.session
     if session is None:
         raise LogCorrupt(request.run, "its log holds no record")
     session.own(opened)
+    if driver.settings.crash_loops:
+        session.doomed = verdict(request.run, lives.barren - 1)
     return session
 
 

@@ -33,6 +33,7 @@ from decurion_worker.errors import (
     CannotListen,
     DriverUnavailable,
     DriverUnknown,
+    RunOnTrial,
     RunUnknown,
     SourceMissing,
     SourceRefused,
@@ -58,6 +59,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (StoreError, 503),
     (StoreUnknown, 503),
     (DriverUnavailable, 503),
+    (RunOnTrial, 503),
     (InputError, 400),
 )
 

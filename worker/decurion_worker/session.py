@@ -106,6 +106,10 @@ class RunSession:
         self.why = ""
         self.leader_epoch = 0
         self.cluster = ""
+        self.doomed: Failure | None = None
+        """Why nothing of this run is tried any more; it is closed with that."""
+        self.advanced = False
+        """Whether a result was committed since this opening."""
         self._writer: LogWriter
         self._epoch = 0
         self._values = values
@@ -249,6 +253,9 @@ class RunSession:
 
     async def _run(self) -> None:
         try:
+            if self.doomed is not None:
+                await self._close(await self._closing(Close("failed", self.doomed, None, None)))
+                self.on_changed(self)
             while self.facts.state_hash is None:
                 await self._wake.wait()
                 self._wake.clear()
@@ -391,6 +398,7 @@ class RunSession:
                 self.engine.apply(Applied(record))
                 self._revoke_all()
                 return
+        self.advanced = self.advanced or record.core is not None
         if usage := record.envelope.get("usage"):
             self.facts.add_usage(usage)
         failure = failure_of(record)
