@@ -10,7 +10,7 @@ import pytest
 
 from decurion_crds.compiled import CompiledGraph, Expr
 from decurion_crds.wide import ListRef
-from decurion_ledger import Values, open_store, verify
+from decurion_ledger import Record, Values, open_store, verify
 from decurion_ledger.stores import Counted
 from decurion_worker.engine import Engine
 from graphs import code, expr, fan_out, graph, node, path, scope
@@ -189,3 +189,31 @@ async def test_blobs_of_wide_branches_are_not_fetched_by_the_driver() -> None:
         await bench.run(wide(text=5_000), {"n": 300})
     # `total` reads each of the 300 rows once; the driver reads none of them.
     assert counted.gets < 400
+
+
+async def test_every_object_of_a_wide_run_is_missed_and_every_change_of_one_is_found() -> None:
+    async with Bench() as bench:
+        await bench.run(wide(text=5_000), {"n": 600})
+        blobs = await bench.blobs()
+        # Those of items, of which there are hundreds, are all alike: a few stand for them.
+        large = [key for key, data in blobs.items() if data.startswith(b'{"n":')]
+        for key in sorted(set(blobs) - set(large[5:])):
+            data = blobs[key]
+            await bench.store.delete(key)
+            assert {p.code for p in await verify(bench.store, "run-1")} == {"BLOB-MISSING"}, data[:80]
+            await bench.store.put(key, data[:-2] + bytes([data[-2] ^ 1]) + data[-1:])
+            assert "BLOB" in {p.code for p in await verify(bench.store, "run-1")}, data[:80]
+            await bench.store.put(key, data)
+        assert await verify(bench.store, "run-1") == []
+
+
+async def test_a_join_that_names_other_arms_than_the_log_holds_is_found() -> None:
+    async with Bench() as bench:
+        await bench.run(wide(), {"n": 20})
+        log = await bench.log()
+    store = open_store(f"memory://arms-{next(_stores)}")
+    (join,) = [r for r in log if r.type == "join"]
+    core = {**(join.core or {}), "arms": {"count": 20, "ok": 20, "failed": 0, "root": "0" * 64}}
+    forged = [Record.result(core, join.envelope) if r is join else r for r in log if r.type not in ("genesis", "fence")]
+    await _begin(store, log[0], [r for r in forged[: forged.index(next(r for r in forged if r.type == "join")) + 1]])
+    assert {p.code for p in await verify(store, "run-1")} == {"ARMS"}
