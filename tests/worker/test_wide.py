@@ -215,5 +215,6 @@ async def test_a_join_that_names_other_arms_than_the_log_holds_is_found() -> Non
     (join,) = [r for r in log if r.type == "join"]
     core = {**(join.core or {}), "arms": {"count": 20, "ok": 20, "failed": 0, "root": "0" * 64}}
     forged = [Record.result(core, join.envelope) if r is join else r for r in log if r.type not in ("genesis", "fence")]
-    await _begin(store, log[0], [r for r in forged[: forged.index(next(r for r in forged if r.type == "join")) + 1]])
+    end = next(i for i, r in enumerate(forged) if r.type == "join")
+    await _begin(store, log[0], forged[: end + 1])
     assert {p.code for p in await verify(store, "run-1")} == {"ARMS"}
