@@ -76,8 +76,8 @@ async def _serve_local(stop: asyncio.Event, options: ServeOptions, ready: Callab
         pool=options.pool,
         runner=options.runner,
     )
-    async with drivers as app:
-        await serve(app, host=options.host, port=options.port, ready=ready, stop=stop)
+    async with drivers as served:
+        await serve(served.app, host=options.host, port=options.port, ready=ready, stop=stop, release=served.release)
 
 
 async def _serve_ray(stop: asyncio.Event, options: ServeOptions, ready: Callable[[str], None]) -> None:

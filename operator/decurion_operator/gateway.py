@@ -229,7 +229,7 @@ class Gateway:
         accept: str = "application/json",
         verb: str = "",
     ) -> JsonObject:
-        loop = asyncio.get_running_loop()
+        loop, s = asyncio.get_running_loop(), self._settings
         await asyncio.sleep(self._limiter.reserve(loop.time()) - loop.time())
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "decurion-operator"}
         status, data = 0, b""
@@ -237,7 +237,7 @@ class Gateway:
             # Asked for each call: the token of a service account is renewed while the process runs.
             auth = await self._client.configuration.auth_settings()
             headers |= {setting["key"]: setting["value"] for setting in auth.values()}
-            async with asyncio.timeout(self._settings.api_seconds):
+            async with asyncio.timeout(s.list_seconds if verb == "LIST" else s.api_seconds):
                 response = await self._client.call_api(method, self._client.configuration.host + path, headers, body)
                 status, data = response.status, await response.read()  # type: ignore[no-untyped-call]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

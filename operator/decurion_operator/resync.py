@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from decurion_operator.cache import Cache, Resource, trim
 from decurion_operator.errors import ClusterError, NotFound
 from decurion_operator.gateway import Version
-from decurion_operator.queue import Key
+from decurion_operator.queue import Backoff, Key
 from decurion_operator.secret_use import USE_SELECTOR
 from decurion_operator.settings import OperatorSettings
 
@@ -61,14 +61,20 @@ class Resync:
                 self._saw(trim(kind, raw))
 
     async def run(self) -> None:
-        """Compare for ever. A comparison that fails is logged, and nothing is concluded from it."""
+        """Compare for ever. A comparison that fails is logged, nothing is concluded from it, and it is repeated sooner:
+        an API server that is busy answers lists late or not at all.
+        """
+        every = self._settings.resync_seconds
+        backoff, failures = Backoff(base=min(2.0, every), cap=every), 0
         while True:
-            await asyncio.sleep(self._settings.resync_seconds)
+            await asyncio.sleep(backoff.delay(failures) if failures else every)
             try:
                 await self.compare()
             except ClusterError as error:
+                failures += 1
                 logger.warning("the comparison with the cluster failed, nothing is concluded: %s", error)
                 continue
+            failures = 0
             self._complete()
 
     async def compare(self) -> None:

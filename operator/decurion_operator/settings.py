@@ -35,7 +35,8 @@ class OperatorSettings:
     """Requests a second to the API server, watches apart; `api_burst` at once."""
     api_burst: int = 100
     api_seconds: float = 15.0
-    """Time-out of one call to the API server."""
+    """Time-out of one call to the API server; `list_seconds` of one page of a list, for which a busy server waits."""
+    list_seconds: float = 60.0
     page_size: int = 50
     """Objects read at once by lists and by the watch. A run may be 200 KB (its input, and the copy that kubectl leaves
     in an annotation), and a page is held whole in memory."""

@@ -180,6 +180,7 @@ async def test_no_pool_outlives_an_operator_that_is_killed(
         process.terminate()
         async with asyncio.timeout(20):
             assert await process.wait() == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 async def test_the_condition_says_why_a_pool_cannot_be_started(cluster: Any, local: Any, tmp_path: Path) -> None:

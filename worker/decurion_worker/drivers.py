@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from datetime import datetime
@@ -24,6 +25,11 @@ class DriverCalls:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._released = asyncio.Event()
+
+    def release(self) -> None:
+        """Answer all long polls now, and from now on at once: the server is about to end."""
+        self._released.set()
 
     async def put_bundle(self, digest: str, body: Json) -> None:
         bundle = parse_bundle(digest, body)
@@ -69,13 +75,27 @@ class DriverCalls:
         own = self._driver
         if incarnation != own.incarnation:
             since, wait = 0, 0.0
-        changed = await own.changes.wait(since, wait) if wait > 0 else own.changes.since(since)
+        if wait > 0:
+            await self._news(since, wait)
+        changed = own.changes.since(since)
         cursor = own.changes.cursor
         runs = {}
         for run in changed:
             if run in own.sessions or run in own.finished or run in own.parked:
                 runs[run] = own.projection(run)
         return {"incarnation": own.incarnation, "cursor": cursor, "runs": runs}
+
+    async def _news(self, since: int, wait: float) -> None:
+        """Wait for a change after `since`, at most `wait` seconds, and no longer than the server lives."""
+        waiting = [
+            asyncio.ensure_future(self._driver.changes.wait(since, wait)),
+            asyncio.ensure_future(self._released.wait()),
+        ]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
 
     def _check(self, driver: str) -> None:
         if driver != self._driver.name:

@@ -209,15 +209,26 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(app: Starlette, *, host: str, port: int, ready: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Serve until `stop` is set. `ready` is told the URL once the socket listens (port 0 takes a free one)."""
+async def serve(
+    app: Starlette,
+    *,
+    host: str,
+    port: int,
+    ready: Callable[[str], None],
+    stop: asyncio.Event,
+    release: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until `stop` is set. `ready` is told the URL once the socket listens (port 0 takes a free one).
+
+    `release` is called at the end: it ends the long polls of whoever waits.
+    """
     try:
         listening = socket.create_server((host, port), backlog=1024)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CannotListen(f"{host} port {port}", reason, advice="choose another --host or --port") from error
     url = f"http://{host}:{listening.getsockname()[1]}"
-    await serve_on(app, listening, ready=lambda: ready(url), stop=stop)
+    await serve_on(app, listening, ready=lambda: ready(url), stop=stop, release=release)
 
 
 def listen_unix(path: str) -> socket.socket:
@@ -236,14 +247,22 @@ def listen_unix(path: str) -> socket.socket:
     return listening
 
 
-async def serve_on(app: Starlette, listening: socket.socket, *, ready: Callable[[], None], stop: asyncio.Event) -> None:
-    """Serve on a socket that listens, until `stop` is set; long polls are cut after 2 s then."""
+async def serve_on(
+    app: Starlette,
+    listening: socket.socket,
+    *,
+    ready: Callable[[], None],
+    stop: asyncio.Event,
+    release: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve on a socket that listens, until `stop` is set; what `release` does not end is cut after 2 s then."""
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2)
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     stopping = asyncio.create_task(stop.wait())
     ready()
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    release()
     server.should_exit = True
     stopping.cancel()
     await serving

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import orjson
@@ -41,6 +42,14 @@ PROBE_KEY = "checks/pool"
 """What is written and deleted at the start, to learn whether the store may be written."""
 
 
+@dataclass(frozen=True, slots=True)
+class LocalDrivers:
+    """The ingress of a driver in this process; `release` lets those go who wait for news of its runs."""
+
+    app: Starlette
+    release: Callable[[], None]
+
+
 @asynccontextmanager
 async def local_drivers(
     *,
@@ -51,8 +60,8 @@ async def local_drivers(
     driver: DriverSettings,
     pool: PoolSettings,
     runner: RunnerSettings,
-) -> AsyncIterator[Starlette]:
-    """The ingress of a started driver whose runners are in this process; its runs are let go at the end.
+) -> AsyncIterator[LocalDrivers]:
+    """A started driver whose runners are in this process; its runs are let go at the end.
 
     `opener` opens a store by its address: that of the ledger, and those of the buckets that inputs are read from.
     Raises what it raises for the ledger.
@@ -67,7 +76,8 @@ async def local_drivers(
     running = Pool(made, LocalExecutor(runner), pool)
     await running.start()
     try:
-        yield ingress(DriverCalls(made), token=token)
+        calls = DriverCalls(made)
+        yield LocalDrivers(ingress(calls, token=token), calls.release)
     finally:
         await running.stop()
 
@@ -98,8 +108,8 @@ async def serve_child(config: LocalPoolConfig, stop: asyncio.Event, *, ready: Ca
         driver=DriverSettings(log=log_settings),
         pool=PoolSettings(config.min_runners, config.max_runners, config.branches),
         runner=RunnerSettings(branches=config.branches, patience=log_settings.patience),
-    ) as app:
-        await serve_on(app, listening, ready=ready, stop=stop)
+    ) as served:
+        await serve_on(served.app, listening, ready=ready, stop=stop, release=served.release)
 
 
 def main() -> int:
