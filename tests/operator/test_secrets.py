@@ -164,3 +164,25 @@ async def test_the_token_of_a_pool_comes_from_a_labelled_secret(cluster: Any, po
         await cluster.until_status("WorkerPool", "default", Ready="False")
         await cluster.patch("Secret", "token", {"data": data("newer")})
         await cluster.until_status("WorkerPool", "default", Ready="True")
+
+
+async def test_a_secret_deleted_under_a_run_whose_driver_dies_is_asked_for_and_the_run_is_opened_once(
+    cluster: Any, pool: Any, operate: Any, until: Any
+) -> None:
+    await secret(cluster, labelled=True)
+    async with operate():
+        await definitions(cluster, pool)
+        await run(cluster)
+        await cluster.until_status("TaskGraphRun", "one", phase="Running")
+        await cluster.delete("Secret", "token")
+        await pool.restart()
+        shown = await cluster.until_status("TaskGraphRun", "one", attempt=2, reason="SecretNotUsable")
+        assert shown["phase"] == "Running"
+        assert len(pool.by_name("one").epochs) == 2
+        await secret(cluster, labelled=True, value="new")
+
+        async def delivered() -> bool:
+            return bool(pool.by_name("one").secrets == {"token/api-key": "new"})
+
+        await until(delivered, what="the new secret at the new driver")
+        assert len(pool.by_name("one").epochs) == 2, "it was opened again and again"
