@@ -61,6 +61,10 @@ lint: setup ## Check style, types, layers, and that the resource definitions are
 bench: setup ## Measure, beside a peer or a limit measured in the same run (ARGS="fanout")
 	@$(BIN)/python hack/bench $(ARGS)
 
+.PHONY: chaos
+chaos: setup ## Real parts under seeded blows for an hour, every run checked (ARGS="--minutes 5 --seed 1")
+	@$(BIN)/python hack/chaos $(ARGS)
+
 .PHONY: lock
 lock: setup ## Lock the versions anew after a change of pyproject.toml (ARGS=--upgrade takes newer ones)
 	@options=(--quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links
