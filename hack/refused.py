@@ -4,7 +4,7 @@
     python hack/refused.py --says   write what `decurion validate` now says into the files, too; read the difference
 
 A file begins with comments: `title`, the kind of mistake; `says`, the place (in the file), path, code and message of
-the one finding; `first`, who refuses it first on a cluster (kubectl, server, operator or nobody), with words of its text;
+the one finding; `first`, who refuses it first on a cluster (kubectl, server, operator or nobody), with its words;
 `mend`, the text to replace and its replacement as a person would from the message alone, where there is no fix.
 """
 

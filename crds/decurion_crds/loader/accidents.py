@@ -56,6 +56,11 @@ def tag(source: Source, spot: Spot, name: str) -> str:
     return f"YAML takes the text that starts with ! for a tag ({word}); write not instead of !, or {_QUOTE}"
 
 
+def anchor(source: Source, spot: Spot) -> str:
+    """For `x: &rows`."""
+    return f"YAML takes the text that starts with & for an anchor ({_excerpt(source.line(spot.line))}); {_QUOTE}"
+
+
 def composite_key(source: Source, spot: Spot) -> str:
     """For `prompt: {{ x }}` and `{[a, b]: c}`."""
     if source.line(spot.line)[max(spot.column - 2, 0) :].startswith("{{"):

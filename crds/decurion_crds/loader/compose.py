@@ -44,11 +44,14 @@ class Problem:
 
 @dataclass(slots=True)
 class Composed:
-    """One document: its value with the null members of objects dropped, and the spot of every value and key."""
+    """One document: its value with the null members of objects dropped (`nulls` says which), and the spot of every
+    value and key.
+    """
 
     value: Json = None
     spots: dict[Place, Spot] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    nulls: list[Place] = field(default_factory=list)
 
 
 def compose(source: Source) -> Composed:
@@ -90,6 +93,7 @@ class Node:
     tag: str | None = None
     plain: bool = False
     flow: bool = False
+    anchored: bool = False
     children: list[Node] = field(default_factory=list)
     target: Node | None = None
 
@@ -151,6 +155,7 @@ class _Tree:
 
     def _anchor(self, event: Any, node: Node) -> None:
         if event.anchor is not None:
+            node.anchored = True
             self._anchors[event.anchor] = node
 
 
@@ -221,6 +226,8 @@ class _Builder:
             message = f'JSON has no {node.value}; write "{node.value}" for the text'
             self._problem("YAML", place, node.spot, message, (node.value, f'"{node.value}"'))
             return node.value
+        if node.anchored and not node.value:
+            self._problem("YAML", place, node.spot, accidents.anchor(self._source, node.spot))
         self._two_readings(node, value, place)
         hint = accidents.cut_by_comment(self._source, node.spot, node.value)
         if hint:
@@ -259,12 +266,15 @@ class _Builder:
                 continue
             below = (*place, name)
             if name in lines:
-                message = f"{quoted(name)} stands here twice (before in line {lines[name]}); remove one of them"
+                read = "" if (key.target or key).value == name else f", which kubectl reads as {quoted(name)},"
+                message = f"{quoted((key.target or key).value)}{read} stands here twice (before in line {lines[name]})"
+                message = f"{message}; {'put it into quotes, or ' if read else ''}remove one of them"
                 self._problem("YAML", (*below, KEY), key.spot, message)
             lines.setdefault(name, key.spot.line)
             value = self._value(child, below, depth + 1)
             self._into.spots[(*below, KEY)] = key.spot
             if value is None:
+                self._into.nulls.append(below)
                 out.pop(name, None)
             else:
                 out[name] = value

@@ -13,6 +13,7 @@ from decurion_crds.loader.compose import Composed, Problem, compose
 from decurion_crds.loader.files import texts
 from decurion_crds.loader.source import Source, Spot
 from decurion_crds.v1alpha1 import GROUP, LLM, TaskGraph, TaskGraphRun, WorkerPool
+from decurion_crds.v1alpha1.fields import is_declared
 from decurion_crds.v1alpha1.parse import EXPRESSION_DUE, KEY, KINDS, UNQUOTED, Place, parse_resource, place_text
 
 AnyResource: TypeAlias = LLM | TaskGraph | TaskGraphRun | WorkerPool
@@ -34,6 +35,7 @@ class Document:
     raw: dict[str, Any]
     _source: Source = field(repr=False, compare=False)
     _spots: dict[Place, Spot] = field(repr=False, compare=False)
+    _nulls: list[Place] = field(repr=False, compare=False)
 
     @property
     def ours(self) -> bool:
@@ -65,7 +67,18 @@ class Document:
     def parse(self) -> tuple[AnyResource | None, list[Finding]]:
         """The model, or None and why not."""
         model, findings = parse_resource(self.raw, locate=self.locate)
-        return model, [self._with_quotes(finding) for finding in findings]
+        return model, [*map(self._with_quotes, findings), *self._null_fields(findings)]
+
+    def _null_fields(self, findings: Sequence[Finding]) -> Iterator[Finding]:
+        """Warnings for fields that are null, of which the ways to apply a manifest make different things."""
+        kind = KINDS.get(self.kind)
+        for place in self._nulls if kind is not None else ():
+            path, name = place_text(self.raw, place), place[-1]
+            about = (path, path.rpartition(".")[0] or "spec")
+            known = any(one.path in about and f"{name} is missing" in one.message for one in findings)
+            if kind is not None and place[0] == "spec" and is_declared(kind, place) and not known:
+                message = f"{name} is null, which server-side apply refuses; remove it, or write a value"
+                yield Finding("YAML001", path, message, "warning", *self.locate(place))
 
     def _with_quotes(self, finding: Finding) -> Finding:
         """What YAML takes for something else than a text: only here it is known how it was written."""
@@ -213,6 +226,7 @@ def _document(source: Source, composed: Composed, findings: list[Finding]) -> Do
         raw=raw,
         _source=source,
         _spots=composed.spots,
+        _nulls=composed.nulls,
     )
 
 

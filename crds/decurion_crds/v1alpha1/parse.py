@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias, get_args, get_origin
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from decurion_crds.canonical import canonical, drop_nulls
 from decurion_crds.errors import ValueRefused
 from decurion_crds.findings import MAX_WORD, Finding, Fix, did_you_mean, listed, quoted, shortened
 from decurion_crds.v1alpha1.base import API_VERSION, MAX_SPEC_BYTES, MAX_SPEC_DEPTH, Model, Resource
+from decurion_crds.v1alpha1.fields import field_of, literals, model_at
 from decurion_crds.v1alpha1.llm import LLM
 from decurion_crds.v1alpha1.taskgraph import TaskGraph
 from decurion_crds.v1alpha1.taskgraphrun import TaskGraphRun
@@ -216,17 +216,17 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
     if place[-1:] == ("[key]",):
         place = (*place[:-1], KEY)
     if kind == "extra_forbidden":
-        return _unknown_field(_model_at(model, place[:-1]), place)
+        return _unknown_field(model_at(model, place[:-1]), place)
     if kind == "missing":
-        owner = _model_at(model, place[:-1])
-        field = _field(owner, str(place[-1])) if owner else None
+        owner = model_at(model, place[:-1])
+        field = field_of(owner, str(place[-1])) if owner else None
         about = f" ({(field.description or '').partition('. ')[0].removesuffix('.')})" if field else ""
         return "FIELD-MISSING", place[:-1], f"{place[-1]} is missing; add it{about}", None
     if kind == "literal_error":
-        return _no_member(_literals(model, place), found, place)
+        return _no_member(literals(model, place), found, place)
     if kind in _DUE:
         quote = UNQUOTED if kind == "string_type" and isinstance(found, bool | int | float) else ""
-        quote = quote or f"; {_remedy(_DUE[kind], found, _model_at(model, place))}"
+        quote = quote or f"; {_remedy(_DUE[kind], found, model_at(model, place))}"
         return "FIELD-TYPE", place, f"{_DUE[kind]} is due, and this is {_type_name(found)}{quote}", None
     if kind == "later":
         return "NOT-SUPPORTED", place, str(context["text"]), None
@@ -340,46 +340,6 @@ def _repeated(items: object, base: Place) -> Iterator[tuple[Place, str]]:
             yield (*base, i, "name"), name
         elif isinstance(name, str):
             seen.add(name)
-
-
-def _field(owner: type[Model], json_name: str) -> FieldInfo | None:
-    return next((field for field in owner.model_fields.values() if field.alias == json_name), None)
-
-
-def _model_at(model: type[Model], place: Sequence[str | int]) -> type[Model] | None:
-    """The class of the object at `place`."""
-    here = _annotation_at(model, place)
-    return here if isinstance(here, type) and issubclass(here, Model) else None
-
-
-def _literals(model: type[Model], place: Place) -> list[str]:
-    return [str(member) for member in get_args(_annotation_at(model, place))]
-
-
-def _annotation_at(model: type[Model], place: Sequence[str | int]) -> Any:
-    here: Any = model
-    for step in place:
-        if isinstance(here, type) and issubclass(here, Model):
-            field = _field(here, str(step))
-            here = _bare(field.annotation) if field else None
-        else:
-            arguments = get_args(here)
-            here = _bare(arguments[-1]) if arguments else None
-    return here
-
-
-def _bare(annotation: Any) -> Any:
-    """`annotation` without `Annotated` and without `| None`."""
-    while True:
-        origin = get_origin(annotation)
-        if origin is Annotated:
-            annotation = get_args(annotation)[0]
-            continue
-        members = [member for member in get_args(annotation) if member is not type(None)]
-        if len(members) == 1 and type(None) in get_args(annotation) and origin is not None:
-            annotation = members[0]
-            continue
-        return annotation
 
 
 __all__ = ["KEY", "KINDS", "LATER_KINDS", "Locate", "Place", "parse_resource", "place_text"]
