@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from sys import intern
 from typing import Any, Final
 
 import orjson
@@ -91,7 +92,7 @@ def trim(kind: str, raw: Mapping[str, Any]) -> Resource:
     managed = bool(GITOPS_MARKS & (labels.keys() | annotations.keys())) or labels.get(_MANAGED_BY) == "Helm"
     spec = raw.get("spec") or {}
     spec_bytes = len(orjson.dumps(spec))
-    key = Key(kind, meta.get("namespace") or "", meta["name"])
+    key = Key(kind, intern(meta.get("namespace") or ""), meta["name"])
     resource = Resource(
         key=key,
         uid=meta["uid"],
@@ -108,8 +109,20 @@ def trim(kind: str, raw: Mapping[str, Any]) -> Resource:
     )
     if kind == "TaskGraphRun" and resource.finished:
         status = resource.status or {}
-        return replace(resource, status={name: status[name] for name in _FINISHED_FIELDS if name in status})
+        kept = {name: _shared(status[name]) for name in _FINISHED_FIELDS if name in status}
+        return replace(resource, spec=_shared(resource.spec), status=kept)
     return resource
+
+
+def _shared(value: Any) -> Any:
+    """`value` with its texts shared between all objects that hold the same: finished runs say the same words, and
+    there may be ten thousand of them.
+    """
+    if isinstance(value, str):
+        return intern(value)
+    if isinstance(value, dict):
+        return {name: _shared(inner) for name, inner in value.items()}
+    return [_shared(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _spec(kind: str, raw: Mapping[str, Any], *, oversized: bool) -> JsonObject:

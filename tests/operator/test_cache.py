@@ -1,5 +1,6 @@
 """What is remembered of the cluster."""
 
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -38,6 +39,29 @@ def test_a_run_is_remembered_without_its_input_and_a_finished_one_in_a_kibibyte(
     assert kept.spec_bytes > 90_000
     assert len(orjson.dumps([kept.spec, kept.status])) < 1024
     assert kept.finished
+
+
+def test_ten_thousand_finished_runs_are_thirty_megabytes() -> None:
+    """By a thousand of them, measured as Python allocates: whatever their inputs and outputs were."""
+
+    def finished(number: int) -> dict[str, Any]:
+        said = {"status": "True", "reason": "Succeeded", "message": "", "lastTransitionTime": "2026-12-01T10:00:00Z"}
+        conditions = [said | {"type": kind} for kind in ("Completed", "Succeeded", "Reconciling", "Stalled")]
+        status = {"phase": "Succeeded", "finishedAt": "2026-12-01T10:00:00Z", "graphDigest": "a" * 64}
+        status |= {"conditions": conditions, "output": "o" * 4000}
+        whole = raw(f"r{number}", uid=f"u{number}", spec={"graph": "g", "input": "x" * 9000}, status=status)
+        # As from the wire: no text is shared with another object.
+        return dict(orjson.loads(orjson.dumps(whole)))
+
+    cache = Cache()
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            cache.put(trim("TaskGraphRun", finished(number)))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held / 1000 <= 3 * 1024
 
 
 def test_a_spec_beyond_the_limit_is_not_kept_but_for_what_controls_a_run() -> None:
