@@ -238,6 +238,15 @@ class Scope(_Compiled):
     def by_name(self) -> dict[str, Node]:
         return {n.name: n for n in self.nodes}
 
+    @cached_property
+    def followers(self) -> dict[str, tuple[str, ...]]:
+        """The nodes that come right after each node, in topological order."""
+        found: dict[str, list[str]] = {n.name: [] for n in self.nodes}
+        for name in self.order:
+            for before in self.by_name[name].after:
+                found[before].append(name)
+        return {name: tuple(after) for name, after in found.items()}
+
     def passes_over(self, node: Node, *, skipped: Container[str], outputs: Mapping[str, Json]) -> bool:
         """Whether a node whose predecessors have ended is skipped, so that not even its `when` is evaluated.
 

@@ -168,6 +168,15 @@ class Values:
         room = INLINE_RECORD
         for value in values:
             form = form_of(value, blobs)
+            if form.stored is form.folded and len(form.stored) <= min(INLINE_VALUE, room):
+                # Most values are small and hold no reference: nothing more is to be done for them.
+                name = digest("value/v1", form.folded)
+                kept.names.append(name)
+                kept.values.append(value)
+                if name not in kept.packed:
+                    room -= len(form.stored)
+                    kept.packed[name] = {"inline": value}
+                continue
             name = form.hash
             plain = form.stored is form.folded and not has_refs(value)
             kept.names.append(name)

@@ -114,8 +114,8 @@ class LeafScope:
 
     def _released(self, node: Node, left: dict[str, int]) -> list[Node]:
         released = []
-        for name in self._scope.order:
-            if name in left and node.name in self._scope.by_name[name].after:
+        for name in self._scope.followers[node.name]:
+            if name in left:
                 left[name] -= 1
                 if left[name] == 0:
                     released.append(self._scope.by_name[name])

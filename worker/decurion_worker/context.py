@@ -17,50 +17,17 @@ from decurion_ledger.patience import Patience
 from decurion_worker import wide
 from decurion_worker.errors import SecretMissing
 from decurion_worker.link import WorkItem
-from decurion_worker.models import ChatModel, ChatRequest, ChatResponse, open_model
+from decurion_worker.models import open_model
+from decurion_worker.slots import ModelSlots, SlottedModel
 from decurion_worker.sources import Sources
-
-UNLIMITED = 4096
-"""Calls at a time to a model without a limit of its own."""
-
-
-class ModelSlots:
-    """The concurrency of models on one runner, shared by all its runs: one semaphore for each model and limit."""
-
-    def __init__(self) -> None:
-        self._slots: dict[bytes, asyncio.Semaphore] = {}
-
-    def of(self, spec: Mapping[str, Json], runners: int) -> asyncio.Semaphore:
-        """The slots of a model of which `runners` runners may each use an even share, one call at least."""
-        limit = (spec.get("limits") or {}).get("concurrency") or UNLIMITED
-        key = canonical([spec.get("endpoint"), spec.get("model"), spec.get("auth"), limit])
-        found = self._slots.get(key)
-        if found is None:
-            found = self._slots[key] = asyncio.Semaphore(max(1, limit // max(1, runners)))
-        return found
-
-
-class SlottedModel:
-    """A model whose calls wait for a slot; a pause between two tries holds none."""
-
-    def __init__(self, chat: ChatModel, slots: asyncio.Semaphore) -> None:
-        self._chat = chat
-        self._slots = slots
-
-    async def chat(self, request: ChatRequest) -> ChatResponse:
-        async with self._slots:
-            return await self._chat.chat(request)
-
-    async def aclose(self) -> None:
-        await self._chat.aclose()
 
 
 class RunContext:
     """One run on one runner.
 
-    `store` is where values too large for a record go; `sources` is what `itemsFrom` reads from. A model's concurrency
-    is shared evenly by `runners` runners. `secret_patience` is how long a node waits for its secret, in seconds;
-    `store_patience` is how long the writing and reading of values is repeated.
+    `store` is where values too large for a record go; `sources` is what `itemsFrom` reads from. `secret_patience` is
+    how long a node waits for its secret, in seconds; `store_patience` is how long the writing and reading of values is
+    repeated.
     """
 
     def __init__(
@@ -75,7 +42,6 @@ class RunContext:
         sources: Sources,
         evaluator: Evaluator,
         slots: ModelSlots,
-        runners: int = 1,
         secret_patience: float = 30.0,
         store_patience: Patience | None = None,
     ) -> None:
@@ -88,7 +54,6 @@ class RunContext:
         self.sources = sources
         self.evaluator = evaluator
         self._slots = slots
-        self._runners = runners
         self._patience = secret_patience
         self._secrets: dict[tuple[str, str], str] = {}
         self._secrets_came = asyncio.Event()
@@ -184,7 +149,7 @@ class RunContext:
         found = self._models.get(name)
         if found is None:
             chat = open_model(name, spec, secrets=self._secrets)
-            found = self._models[name] = SlottedModel(chat, self._slots.of(spec, self._runners))
+            found = self._models[name] = SlottedModel(chat, self._slots.of(spec))
         return found
 
     async def _wait_for(self, wanted: tuple[str, str]) -> None:

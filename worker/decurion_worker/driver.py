@@ -40,6 +40,7 @@ from decurion_worker.link import (
     Returned,
     Revoked,
     RunnerPort,
+    Runners,
     Secrets,
     Submitted,
     ToRunner,
@@ -302,6 +303,11 @@ class Driver:
         seat.heard = asyncio.get_running_loop().time()
         self._seats[name] = seat
         outbox.put(Alive())
+        self._tell_count()
+
+    def _tell_count(self) -> None:
+        for seat in self._seats.values():
+            seat.outbox.put(Runners(len(self._seats)))
 
     async def submit(self, runner: str, incarnation: str, seq: int, messages: Sequence[FromRunner]) -> bool:
         """What a runner says. False: this driver does not know it, it ends."""
@@ -355,6 +361,7 @@ class Driver:
         seat = self._seats.pop(name, None)
         if seat is not None:
             seat.outbox.close()
+            self._tell_count()
 
     def lose_runner(self, name: str, why: str) -> None:
         """A runner is gone, or is treated so: its items are offered again."""
@@ -362,6 +369,7 @@ class Driver:
         if seat is None:
             return
         seat.outbox.close()
+        self._tell_count()
         log.warning("runner %s is lost: %s", name, why)
         for session in list(self.sessions.values()):
             session.lose(name, seat.load)
@@ -510,5 +518,4 @@ class Driver:
             seed=session.seed,
             clock=session.clock,
             facts=session.engine.facts,
-            runners=max(1, len(self._seats)),
         )

@@ -70,14 +70,20 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A run that this runner will get work of. A model's concurrency is shared by `runners` runners."""
+    """A run that this runner will get work of."""
 
     run: str
     graph: CompiledGraph
     seed: str
     clock: str
     facts: dict[str, Json]
-    runners: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Runners:
+    """How many runners there are: they share a model's concurrency evenly."""
+
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ class Alive:
     """Nothing but a sign of life."""
 
 
-ToRunner: TypeAlias = Begin | Secrets | Work | Acked | Revoked | Recall | End | Alive
+ToRunner: TypeAlias = Begin | Runners | Secrets | Work | Acked | Revoked | Recall | End | Alive
 
 # ---- runner → driver
 

@@ -18,7 +18,7 @@ from decurion_ledger import Record, SlotReader, Store
 from decurion_ledger.errors import StoreError
 from decurion_ledger.patience import Patience
 from decurion_worker.branch import run_branch, scope_output
-from decurion_worker.context import Execution, ModelSlots, RunContext
+from decurion_worker.context import Execution, RunContext
 from decurion_worker.failure import Failure
 from decurion_worker.link import (
     Acked,
@@ -34,6 +34,7 @@ from decurion_worker.link import (
     Recall,
     Returned,
     Revoked,
+    Runners,
     Secrets,
     Submitted,
     ToRunner,
@@ -44,6 +45,7 @@ from decurion_worker.nodes import NodeResult, execute
 from decurion_worker.nodes.join import joined_output
 from decurion_worker.nodes.node import instead_of, writes_result
 from decurion_worker.records import attempt_records, build, node_record
+from decurion_worker.slots import ModelSlots
 from decurion_worker.sources import Sources
 
 log = logging.getLogger(__name__)
@@ -161,6 +163,8 @@ class Runner:
                 self._acked(run, through)
             case Begin():
                 self._begin(message)
+            case Runners(count):
+                self._slots.share(count)
             case Secrets(run, values):
                 if run in self._runs:
                     self._runs[run].context.give_secrets(values)
@@ -185,7 +189,6 @@ class Runner:
             sources=self._sources,
             evaluator=self._evaluator,
             slots=self._slots,
-            runners=begin.runners,
             store_patience=self._settings.patience,
         )
         self._runs[begin.run] = _RunState(context)

@@ -133,7 +133,7 @@ class Evaluator:
         )
 
     def _group(self, exprs: Sequence[tuple[str, Expr]]) -> Group:
-        key = tuple((name, expr.py) for name, expr in exprs)
+        key = tuple([(name, expr.py) for name, expr in exprs])
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= MAX_GROUPS:

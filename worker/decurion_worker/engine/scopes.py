@@ -51,10 +51,7 @@ class ScopePlan:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.waits: dict[str, int] = {n.name: len(n.after) for n in scope.nodes}
-        self.followers: dict[str, list[str]] = {n.name: [] for n in scope.nodes}
-        for node in scope.nodes:
-            for before in node.after:
-                self.followers[before].append(node.name)
+        self.followers = scope.followers
 
     @cached_property
     def output_reads(self) -> tuple[str, ...]:
