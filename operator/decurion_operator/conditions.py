@@ -58,6 +58,7 @@ class Reason:
     GRAPH_NOT_READY: Final = "GraphNotReady"
     POOL_UNAVAILABLE: Final = "PoolUnavailable"
     STORE_UNAVAILABLE: Final = "StoreUnavailable"
+    STORE_REFUSED: Final = "StoreRefused"
     DRIVER_UNAVAILABLE: Final = "DriverUnavailable"
     BUNDLE_MISSING: Final = "BundleMissing"
     STALE_LEADER: Final = "StaleLeader"

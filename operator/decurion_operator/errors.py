@@ -13,6 +13,7 @@
         └── PoolError             what a pool's ingress answered
             ├── PoolUnavailable   no answer, or an answer that is none of the protocol: ask again later
             ├── StoreUnavailable  503: the pool cannot reach its ledger store
+            │   └── StoreRefused  503: the store does not keep what the ledger rests on; the message says what
             ├── BundleMissing     404: the pool holds no bundle of that digest
             ├── RunUnknown        404: the pool has no such run open
             ├── StaleLeader       409: the log has seen a higher leader epoch
@@ -83,6 +84,12 @@ class StoreUnavailable(PoolError):
     """The pool cannot reach its ledger store."""
 
     code = "StoreUnavailable"
+
+
+class StoreRefused(StoreUnavailable):
+    """The pool does not write to its ledger store: it ignores conditions, or holds another format."""
+
+    code = "StoreRefused"
 
 
 class BundleMissing(PoolError):

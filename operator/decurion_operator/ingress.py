@@ -20,6 +20,7 @@ from decurion_operator.errors import (
     PoolUnavailable,
     RunUnknown,
     StaleLeader,
+    StoreRefused,
     StoreUnavailable,
 )
 
@@ -229,6 +230,8 @@ def _error(
         return BundleMissing(said or "The pool does not hold the compiled graph of this run.")
     if code == "RunUnknown":
         return RunUnknown(said or "No driver of the pool has the run.")
+    if code == "StoreRefused":
+        return StoreRefused(said or "The pool's ledger store does not keep what a ledger rests on.")
     if code == "StoreUnavailable":
         return StoreUnavailable(said or "The pool cannot reach its ledger store.")
     if code and 400 <= status < 500 and status not in (401, 403, 408, 425, 429):

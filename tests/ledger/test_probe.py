@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -165,6 +166,12 @@ async def test_memory_passes_and_keeps_nothing_of_the_check() -> None:
     assert all(one.sentence.endswith(".") and not one.sentence[0].islower() for one in found)
     assert [name for name, _, _ in told] == [one.name for one in found]
     assert [info.key async for info in store.list("")] == []
+
+
+async def test_the_document_says_what_each_property_means() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "storage.md").read_text()
+    for one in await probe([MemoryStore()] * 2, rounds=1):
+        assert f"\n| {one.name} |" in text
 
 
 async def test_a_folder_passes_and_is_left_without_the_check_s_folders(tmp_path) -> None:

@@ -53,7 +53,7 @@ def test_commands_of_decurion_take_the_options_shown(document: Path) -> None:
         if not command.startswith(".venv/bin/decurion"):
             continue
         words = command.split()[1:]
-        verbs = words[:2] if words[0] in {"ledger", "graph", "worker", "operator"} else words[:1]
+        verbs = words[:2] if words[0] in {"ledger", "graph", "worker", "operator", "storage"} else words[:1]
         help_text = subprocess.run(
             [program, *verbs, "--help"], env={"COLUMNS": "200"}, capture_output=True, text=True, check=False
         )
