@@ -58,7 +58,7 @@ lint: setup ## Check style, types, layers, and that the resource definitions are
 	if [ -n "$$failed" ]; then echo "make lint: these checks failed, see above:$$failed" >&2; exit 1; fi
 
 .PHONY: bench
-bench: setup ## Measure, beside a peer or a limit measured in the same run (ARGS="fanout")
+bench: setup ## Measure, beside a peer or a limit measured in the same run (ARGS="fanout|runs")
 	@$(BIN)/python hack/bench $(ARGS)
 
 .PHONY: chaos
