@@ -163,9 +163,10 @@ def draw(number: int, chance: random.Random, kinds: tuple[str, ...], *, width: i
     rows = [words[i : i + 7] for i in range(0, len(words), 7)]
     given = {"rows": {"rows": rows}, "chain": {"word": words[0]}}.get(name, {"words": words})
     records = {"rows": 2 * len(words), "chain": 20}.get(name, 4 * len(words))
-    blows = [Blow(chance.choice(kinds), chance.randint(2, records)) for _ in range(chance.randint(1, 3))]
+    last = records * 2 // 3
+    blows = [Blow(chance.choice(kinds), chance.randint(2, last)) for _ in range(chance.randint(1, 3))]
     phase = GRAPHS[name][1]
     if chance.random() < 0.1:
-        blows.append(Blow("cancel", chance.randint(2, records)))
+        blows.append(Blow("cancel", chance.randint(2, last)))
         phase = "Cancelled"
     return Case(f"{name}-{number}", name, given, phase, tuple(sorted(blows, key=lambda b: b.records)))

@@ -16,7 +16,7 @@ from parts import Parts
 from decurion_crds.canonical import digest
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record, read_log, verify
-from decurion_ledger.errors import RunNotFound
+from decurion_ledger.errors import RunNotFound, StoreError
 from decurion_worker.embedded import run_embedded
 from decurion_worker.opening import OpenRequest
 from model_server import ModelServer
@@ -56,6 +56,7 @@ class Course:
     durable: list[dict[str, int]] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
     cancelled: bool = False
+    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.left = list(self.case.blows)
@@ -109,9 +110,16 @@ class Course:
     def _key(self, record: Record) -> str:
         return digest("effect/v0", self.case.name.encode(), b"\0", record.path.encode(), b"\0", b"0")
 
-    def violations(self, parts: Parts, calls: Calls) -> list[str]:
-        """What is wrong with a run that has ended; empty when all holds."""
-        return asyncio.run(self._violations(parts, calls.counts()))
+    def violations(self, parts: Parts, counts: Counter[str]) -> list[str]:
+        """What is wrong with a run that has ended. A store that is struck meanwhile is waited for."""
+        deadline = time.monotonic() + 300
+        while True:
+            try:
+                return asyncio.run(self._violations(parts, counts))
+            except StoreError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
 
     async def _violations(self, parts: Parts, counts: Counter[str]) -> list[str]:
         name, found = self.case.name, []
@@ -152,7 +160,7 @@ class Course:
             "phase": self.last.get("phase"),
             "attempt": self.last.get("attempt"),
             "records": self.last.get("committed"),
-            "seconds": round(time.monotonic() - self.begun, 1),
+            "seconds": round(self.seconds, 1),
             "violations": violations,
         }
 

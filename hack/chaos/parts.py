@@ -31,6 +31,7 @@ class Parts:
     model: ModelServer
     stop_seconds: float
     kinds: tuple[str, ...]
+    store_sleeps: bool = False
     _asleep: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     _client: Ingress | None = None
 
@@ -46,16 +47,9 @@ class Parts:
             self.pool.ledger, endpoint_url=self.s3.endpoint_url, region=self.s3.region, credentials=access
         )
 
-    @property
-    def asleep(self) -> bool:
-        """Whether anything is stopped now. A store that is cannot be read."""
-        return bool(self._asleep)
-
     def strike(self, kind: str) -> bool:
-        """Whether the blow fell: there may be no runner, or something sleeps already."""
+        """Whether the blow fell: there may be no runner now, or the store sleeps already."""
         part, _, how = kind.partition("-")
-        if how == "stop" and self._asleep:
-            return False
         match part:
             case "store":
                 return self._strike_store(how)
@@ -70,10 +64,17 @@ class Parts:
             self.wake()
             self.s3.server.kill()
             self.s3.start()
-        else:
-            self.s3.server.pause()
-            self._sleep(self.s3.server.resume)
+            return True
+        if self.store_sleeps:
+            return False
+        self.store_sleeps = True
+        self.s3.server.pause()
+        self._sleep(self._wake_store)
         return True
+
+    def _wake_store(self) -> None:
+        self.s3.server.resume()
+        self.store_sleeps = False
 
     def _strike_pool(self, how: str) -> bool:
         if how == "kill":
@@ -150,7 +151,7 @@ def started(folder: Path, *, executor: str, lease: float, stop_seconds: float, d
                 executor=executor,
                 env=s3.env,
                 runners=2,
-                branches=16,
+                branches=4,
                 lease=lease,
                 ping=lease / 2,
                 more=more,
