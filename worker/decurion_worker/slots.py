@@ -1,0 +1,98 @@
+"""The concurrency of models on one runner: even shares of a limit, which move as runners come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+
+from decurion_crds.canonical import Json, canonical
+from decurion_worker.models import ChatModel, ChatRequest, ChatResponse
+
+UNLIMITED = 4096
+"""Calls at a time to a model without a limit of its own."""
+
+
+class Slots:
+    """Slots of which at most `share` are held; who waits is served in order. A smaller share takes none away."""
+
+    def __init__(self, share: int) -> None:
+        self._share = share
+        self._held = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def resize(self, share: int) -> None:
+        self._share = share
+        self._serve()
+
+    async def __aenter__(self) -> None:
+        if self._held < self._share and not self._waiting:
+            self._held += 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._release()  # served and cancelled at once
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        self._held -= 1
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting and self._held < self._share:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                self._held += 1
+                waiter.set_result(None)
+
+
+class ModelSlots:
+    """The slots of all models on one runner, shared by all its runs: one set for each model and limit.
+
+    Each of `runners` runners may use an even share of a limit, one call at least.
+    """
+
+    def __init__(self) -> None:
+        self._runners = 1
+        self._slots: dict[bytes, tuple[int, Slots]] = {}
+
+    def share(self, runners: int) -> None:
+        """There are `runners` runners now."""
+        self._runners = max(1, runners)
+        for limit, slots in self._slots.values():
+            slots.resize(self._share(limit))
+
+    def of(self, spec: Mapping[str, Json]) -> Slots:
+        limit = (spec.get("limits") or {}).get("concurrency") or UNLIMITED
+        key = canonical([spec.get("endpoint"), spec.get("model"), spec.get("auth"), limit])
+        if key not in self._slots:
+            self._slots[key] = (limit, Slots(self._share(limit)))
+        return self._slots[key][1]
+
+    def _share(self, limit: int) -> int:
+        return max(1, limit // self._runners)
+
+
+class SlottedModel:
+    """A model whose calls wait for a slot; a pause between two tries holds none."""
+
+    def __init__(self, chat: ChatModel, slots: Slots) -> None:
+        self._chat = chat
+        self._slots = slots
+
+    async def chat(self, request: ChatRequest) -> ChatResponse:
+        async with self._slots:
+            return await self._chat.chat(request)
+
+    async def aclose(self) -> None:
+        await self._chat.aclose()
