@@ -181,6 +181,19 @@ def test_a_bomb_ends_in_a_sentence_before_it_fills_the_memory(text: str) -> None
     assert [(finding.code, bool(finding.line)) for finding in loaded.findings] in ([("YAML", True)], [("KIND", True)])
 
 
+FLOODS = {
+    "unknown fields": ("metadata:\n" + "".join(f"  k{i}: 1\n" for i in range(20_000)), 201),
+    "keys twice": ("spec:\n" + "  k: 1\n" * 20_000, 201),
+    "words": ("metadata:\n  labels: [" + "yes, " * 20_000 + "]\n", 201),
+}
+
+
+@pytest.mark.parametrize(("text", "most"), FLOODS.values(), ids=FLOODS.keys())
+def test_a_flood_of_faults_is_cut(text: str, most: int) -> None:
+    findings = found(load_text(HEAD + text, "g.yaml"))
+    assert 0 < len(findings) <= most + 1
+
+
 def test_files_that_cannot_be_read_are_told_and_the_others_are_read(tmp_path: Path) -> None:
     (tmp_path / "good.yaml").write_text(GRAPH)
     (tmp_path / "again.yaml").symlink_to("good.yaml")

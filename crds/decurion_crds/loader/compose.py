@@ -25,6 +25,9 @@ MAX_VALUES = 200_000
 MAX_CHARACTERS = 16 * 1024 * 1024
 """Bounds of the values of one document and of the texts in them, aliases expanded."""
 
+MAX_PROBLEMS = 200
+"""Faults of one kind of one document that are told one by one."""
+
 _STANDARD = "tag:yaml.org,2002:"
 _TAGS = frozenset(
     _STANDARD + name for name in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "merge")
@@ -176,10 +179,15 @@ class _Builder:
         try:
             self._into.value = self._value(root, (), 0)
         except _Stop as stop:
-            self._problem("YAML", (), stop.spot, stop.message)
+            self._into.problems.append(Problem("YAML", (), stop.spot, stop.message))
 
     def _problem(self, code: str, place: Place, spot: Spot, message: str, fix: tuple[str, str] | None = None) -> None:
-        self._into.problems.append(Problem(code, place, spot, message, fix))
+        """Beyond `MAX_PROBLEMS` warnings are left out, and errors end the document."""
+        many = sum(one.code == code for one in self._into.problems) if len(self._into.problems) >= MAX_PROBLEMS else 0
+        if many >= MAX_PROBLEMS and code == "YAML":
+            raise _Stop(spot, f"here and below there may be more than the {many} faults above; mend those first")
+        if many < MAX_PROBLEMS:
+            self._into.problems.append(Problem(code, place, spot, message, fix))
 
     def _value(self, node: Node, place: Place, depth: int) -> Json:
         self._left -= 1

@@ -52,6 +52,9 @@ LATER_KINDS: dict[str, str] = {
     "Skill": "put the text into system of an llm node",
 }
 
+MAX_FAULTS = 200
+"""Faults of one resource that are told one by one."""
+
 UNQUOTED = "; put it into quotes"
 """How a message ends where a word of YAML is no text; the loader, which knows the word, writes it out."""
 EXPRESSION_DUE = re.compile("an expression is (a text: write (?P<instead>.*), with the quotes|due)")
@@ -96,12 +99,16 @@ def parse_resource(
     try:
         parsed = model.model_validate(clean, by_alias=True, by_name=False)
     except ValidationError as error:
-        explained = [_explain(model, detail) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        more, details = len(details) - MAX_FAULTS, details[:MAX_FAULTS]
+        explained = [_explain(model, detail) for detail in details]
         meant = {(place[:-1], fix.new) for code, place, _, fix in explained if code == "FIELD-UNKNOWN" and fix}
-        for detail, (code, place, message, fix) in zip(error.errors(include_url=False), explained, strict=True):
+        for detail, (code, place, message, fix) in zip(details, explained, strict=True):
             if code == "FIELD-MISSING" and (place, detail["loc"][-1]) in meant:
                 continue
             report.add(code, place, message, fix)
+        if more > 0:
+            report.add("FIELD-VALUE", (), f"there are {more:,} more faults in this resource; mend those that are told")
     _duplicate_names(clean, report)
     _unsafe_values(clean.get("spec"), report)
     return (None if report.findings else parsed), report.findings
