@@ -15,6 +15,7 @@ from decurion_ledger import LogWriter, Record, open_store, read_log, verify
 from decurion_ledger.errors import StaleLeader
 from decurion_worker.acceptance import Acceptance
 from decurion_worker.driver import Driver
+from decurion_worker.engine import Task
 from decurion_worker.errors import RunExists
 from decurion_worker.executors import LocalExecutor
 from decurion_worker.opening import OpenRequest
@@ -436,16 +437,28 @@ async def test_a_node_may_return_null_and_its_branch_goes_on_from_it() -> None:
 
 async def test_a_record_that_cannot_be_right_is_refused() -> None:
     _, log = await done(map_reduce(), {"n": 1})
-    plan = next(r for r in log if r.path == "/plan")
+    at = {r.path: r for r in log}
+    plan = at["/plan"]
     check = Acceptance(map_reduce())
+    node = Task("/plan", "node", "", "plan", {}, "", (), False, {})
+    branch = Task("/each[00000]", "branch", "/each[00000]", "", {}, "one", (), False, {})
 
-    def why(record: Record, item: str = "/plan", committed: Any = ()) -> str | None:
-        return check.fault(record, item=item, committed=dict.fromkeys(committed, ""), beside=())
+    def why(record: Record, task: Task = node, committed: Any = (), *, last: bool = True) -> str | None:
+        return check.fault(record, task=task, last=last, committed=committed, beside=())
 
     assert plan.core is not None
     assert why(plan) is None
-    assert "not under" in (why(plan, item="/total") or "")
+    assert "is not that of" in (why(plan, replace(node, key="/total")) or "")
     assert "committed already" in (why(plan, committed=["/plan"]) or "")
     assert "hash" in (why(replace(plan, core={**plan.core, "node": "other"})) or "")
+    assert "is not said to" in (why(plan, last=False) or "")
+    assert why(at["/each[00000]/double"], branch, last=False) is None
+    assert "does not" in (why(at["/each[00000]/double"], branch) or "")
+    assert "is not that of" in (
+        why(replace(at["/each[00000]/double"], path="/each[00000]/no"), branch, last=False) or ""
+    )
+    assert "is not that of" in (why(replace(plan, path="/plan/inner"), last=False) or "")
+    assert "writes no record" in (why(replace(plan, type="genesis")) or "")
+    assert "cannot end" in (why(Record.event("close", "/plan", {})) or "")
     values = {name: {"inline": {"items": [7]}} for name in plan.envelope["values"]}
     assert "hash" in (why(replace(plan, envelope={**plan.envelope, "values": values})) or "")

@@ -4,35 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from decurion_crds.compiled import CompiledGraph
+from decurion_crds.compiled import CompiledGraph, Node, Scope
 from decurion_crds.values import OutputMismatch, Validator
 from decurion_ledger import Record, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import schema_hash
+from decurion_worker.engine import Task
 
 
 class Acceptance:
     """Checks records against the graph of their run."""
 
     def __init__(self, graph: CompiledGraph) -> None:
+        self._graph = graph
         self._validators = _validators(graph)
 
-    def fault(self, record: Record, *, item: str, committed: Container[str], beside: Container[str]) -> str | None:
+    def fault(
+        self, record: Record, *, task: Task, last: bool, committed: Container[str], beside: Container[str]
+    ) -> str | None:
         """Why a record may not be committed, or None.
 
-        `item` is the path of the item it was sent for, `committed` holds the paths in the log, `beside` those of the
-        records that go into the same segment before it.
+        `task` is what it was sent for, `last` whether it is said to end that; `committed` holds the paths in the log,
+        `beside` those of the records that go into the same segment before it.
         """
-        under = record.path == item or record.path.startswith((f"{item}/", f"{item}!"))
-        if not under and item != f"{record.path}!writes":
-            return f"it is not under the item {item}"
-        if record.core is None:
-            return None
+        why = self._place_fault(record, task, last)
+        if why is not None or record.core is None:
+            return why
         if record.path in committed or record.path in beside:
             return "the path is committed already"
         if record.core.get("path") != record.path or hash_core(record.core) != record.core_hash:
             return "its core does not have the hash it names"
+        if task.kind == "join" and record.core.get("arms") != task.env["arms"]:
+            return "it names other arms than have ended"
         return self._value_fault(record)
+
+    def _place_fault(self, record: Record, task: Task, last: bool) -> str | None:
+        """Why a record of this type and path cannot come of the task, or why it cannot be the last one."""
+        if record.core is None:
+            if record.type != "attempt_failed" or last:
+                return f"a record of type {record.type} cannot end an item"
+            ends = False
+        elif record.type not in ("commit", "skip", "scope_opened", "join"):
+            return f"a runner writes no record of type {record.type}"
+        else:
+            ends = record.path in _ends(task)
+        if not ends and not self._inside(record.path, task):
+            return f"its path {record.path} is not that of the item {task.key}"
+        if ends is not last:
+            return "it is said to end the item, and does not" if last else "it ends the item, and is not said to"
+        return None
+
+    def _inside(self, path: str, task: Task) -> bool:
+        """Whether a record that does not end the task may have this path: a node of a branch, at any depth of graphs;
+        the failed attempt of a node.
+        """
+        if task.kind == "node":
+            return path == task.key
+        if task.kind != "branch" or not path.startswith(f"{task.key}/"):
+            return False
+        scope: Scope | None = self._graph.templates[task.template]
+        base, _, mark = path[len(task.key) + 1 :].partition("!")
+        node: Node | None = None
+        for name in base.split("/"):
+            node = scope.by_name.get(name) if scope is not None else None
+            if node is None:
+                return False
+            scope = self._graph.templates[node.graph.template] if node.graph is not None else None
+        return not mark or mark == "otherwise" or (node is not None and node.graph is not None)
 
     def _value_fault(self, record: Record) -> str | None:
         delta = record.core["delta"] if record.core else None
@@ -50,6 +88,19 @@ class Acceptance:
         except OutputMismatch as error:
             return str(error)
         return None
+
+
+def _ends(task: Task) -> tuple[str, ...]:
+    """The paths of the record that ends a task."""
+    match task.kind:
+        case "branch":
+            return (f"{task.key}!output",)
+        case "node":
+            return (task.key, f"{task.key}!open")
+        case "writes":
+            return (task.key.removesuffix("!writes"),)
+        case _:
+            return (task.key,)
 
 
 def _validators(graph: CompiledGraph) -> dict[str, Validator]:

@@ -359,7 +359,7 @@ class RunSession:
             if lease is None or lease.runner != runner or one.lease in void:
                 refused.setdefault(runner, []).append(one.lease)
                 continue
-            why = self._acceptance.fault(one.record, item=lease.key, committed=self.engine.results, beside=paths)
+            why = self._fault(one, lease.key, paths)
             if why is not None:
                 # A record that cannot be right voids the item: it is offered again from what is committed.
                 log.error("run %s: a record of %s at %s is refused: %s", self.run, runner, one.record.path, why)
@@ -374,6 +374,14 @@ class RunSession:
                 self.leases.pop(one.lease, None)
                 self.suspects.pop(lease.key, None)
         return accepted, acks, refused
+
+    def _fault(self, one: Submitted, key: str, beside: set[str]) -> str | None:
+        task = self.engine.out.get(key)
+        if task is None:
+            return f"nothing is out at {key}"
+        return self._acceptance.fault(
+            one.record, task=task, last=one.last, committed=self.engine.results, beside=beside
+        )
 
     def _release(self, lease_id: str, why: str) -> None:
         """An item whose record was refused: offered again, given up when that happens again and again."""
