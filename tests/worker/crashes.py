@@ -143,10 +143,12 @@ class Process:
         )
         return await self.driver.open_run(request)
 
-    async def run(self, compiled: CompiledGraph | None, input: Any = None, **more: Any) -> RunSession:
+    async def run(
+        self, compiled: CompiledGraph | None, input: Any = None, *, seconds: float = 60, **more: Any
+    ) -> RunSession:
         """Open a run and see it to its end."""
         session = await self.open(compiled, input, **more)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(seconds):
             await session.ended.wait()
         return session
 
