@@ -52,6 +52,12 @@ def test_a_phase_change_does_not_wait_for_progress() -> None:
     assert pacer.phase("ended", now=0.0, size=30_000) == 0
 
 
+def test_phase_changes_keep_the_rate_and_the_bytes_too() -> None:
+    small, large = Pacer(SETTINGS), Pacer(SETTINGS)
+    assert 19 <= sum(small.phase(f"run-{n}", now=0.0, size=1_000) == 0 for n in range(100)) <= 20
+    assert 7 <= sum(large.phase(f"run-{n}", now=0.0, size=32 * 1024) == 0 for n in range(100)) <= 8
+
+
 def test_all_runs_together_keep_the_rate_and_the_oldest_goes_first() -> None:
     pacer = Pacer(replace(SETTINGS, all_status_bytes_rate=1e9))
     waits = [pacer.progress(f"run-{n}", now=0.0, size=100, age=0.0) for n in range(100)]
