@@ -39,6 +39,8 @@ class RunDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A bar of a run that never began would only stand above the sentence that says why.
+        self._bar.live.transient = not self.begun
         self._bar.stop()
 
     def update(self, projection: dict[str, Any]) -> None:
