@@ -14,11 +14,21 @@ import typer
 
 from decurion_cli.exits import RUN_FAILED, exits
 from decurion_cli.places import LEDGER
-from decurion_crds.errors import InputError
+from decurion_crds.errors import DecurionError, InputError
 
 if TYPE_CHECKING:
     from decurion_cli.manifests import Manifests
     from decurion_worker.opening import OpenRequest
+
+
+class RunOwned(DecurionError):
+    """Whoever opened the run last goes before somebody with a keyboard: an operator, or another `--take-over`."""
+
+    def __init__(self, run: str, resume: str) -> None:
+        super().__init__(
+            f"run {run} belongs to an operator, or to someone who took it over; leave it there, or take it from there "
+            f"with: {resume} --take-over"
+        )
 
 
 def run(
@@ -69,7 +79,7 @@ def run(
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
     display = RunDisplay(request.run, enabled=not quiet)
     with exits(resume=lambda: line if display.begun else ""), display:
-        end = asyncio.run(_run(request, ledger, manifests, branches, store_patience, display))
+        end = asyncio.run(_run(request, ledger, manifests, branches, store_patience, display, line))
     display.ended(end.projection, ledger)
     if output == "json" and end.output is not None:
         typer.echo(orjson.dumps(end.output, option=orjson.OPT_INDENT_2).decode())
@@ -84,23 +94,28 @@ async def _run(
     branches: int,
     patience: float,
     display: Any,
+    resume: str,
 ) -> Any:
     from decurion_cli.manifests import secrets_for
     from decurion_ledger import Settings as LogSettings
+    from decurion_ledger.errors import StaleLeader
     from decurion_ledger.patience import Patience
     from decurion_worker.driver import DriverSettings
     from decurion_worker.embedded import run_embedded
 
     log = LogSettings(patience=Patience(total=patience), opening=Patience(total=min(patience, 15.0)), interval=0.02)
     settings = DriverSettings(log=log)
-    return await run_embedded(
-        request,
-        ledger=ledger,
-        secrets=lambda graph: secrets_for(graph, manifests.secrets),
-        progress=display.update,
-        branches=branches,
-        settings=settings,
-    )
+    try:
+        return await run_embedded(
+            request,
+            ledger=ledger,
+            secrets=lambda graph: secrets_for(graph, manifests.secrets),
+            progress=display.update,
+            branches=branches,
+            settings=settings,
+        )
+    except StaleLeader as error:
+        raise RunOwned(request.run, resume) from error
 
 
 def _request(

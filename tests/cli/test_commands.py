@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cluster.process import wait_until
-from decurion_ledger import open_store, read_log
+from decurion_ledger import LogWriter, open_store, read_log
 
 GRAPH = """
 apiVersion: decurion.dev/v1alpha1
@@ -255,6 +255,21 @@ def test_a_stopped_process_that_wakes_finds_itself_fenced(slow: Path) -> None:
     paths = Counter(r.path for r in records(slow, "r1") if r.core is not None and r.type != "genesis")
     assert max(paths.values()) == 1
     assert decurion("ledger", "verify", "r1", cwd=slow).returncode == 0
+
+
+def test_a_run_of_an_operator_is_left_to_it_unless_it_is_taken_on_purpose(slow: Path) -> None:
+    first = begin("run", "graph.yaml", "--input", input_of(40), "--run-id", "r1", "--branches", "4", cwd=slow)
+    committed(slow, "r1", 8)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait(20)
+    store = open_store(str(slow / ".decurion" / "ledger"))
+    asyncio.run(LogWriter.open(store, "r1", leader_epoch=7, driver="of an operator", genesis=None))
+    refused = decurion("run", "--resume", "r1", cwd=slow)
+    assert refused.returncode == 3
+    assert "belongs to an operator" in refused.stderr
+    line = refused.stderr.rpartition("with: decurion ")[2].split()
+    assert "--take-over" in line
+    assert decurion(*line, cwd=slow).returncode == 0
 
 
 def test_an_interrupted_run_says_how_to_go_on(slow: Path) -> None:
