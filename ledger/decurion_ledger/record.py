@@ -32,6 +32,8 @@ class RecordType(StrEnum):
     SCOPE_OPENED = "scope_opened"
     JOIN = "join"
     LEASE_LOST = "lease_lost"
+    TIMER_SET = "timer_set"
+    TIMER_FIRED = "timer_fired"
     CANCEL = "cancel"
     CLOSE = "close"
 

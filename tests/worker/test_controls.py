@@ -337,3 +337,99 @@ async def test_how_far_a_map_came_before_it_failed_does_not_show_in_the_state() 
         for branches in (1, 2, 64)
     }
     assert len(states) == 1
+
+
+ASK = """
+        - name: ask
+          with: {k: input.items}
+          llm: {ref: slow, prompt: "item {{ k }}"}
+          timeoutSeconds: 3000
+"""
+ITEMS = "input: {items: {type: array, items: {type: integer}}}"
+EACH = f"""
+    - name: each
+      {ITEMS}
+      nodes: [{{name: rows, map: {{items: input.items, as: items, template: one}}}}]
+      output: {{got: "len(nodes.rows.output.items)"}}"""
+ONE = f"""
+    - name: one
+      input: {{items: {{type: integer}}}}
+      nodes:{ASK}
+      output: {{text: nodes.ask.output.text}}"""
+FIRST = f"""
+    - name: first
+      {ITEMS}
+      nodes:{ASK}
+      output: {{got: "len(nodes.ask.output.text)"}}"""
+AROUND = f"""
+    - name: around
+      {ITEMS}
+      nodes:
+        - name: inner
+          with: {{items: input.items}}
+          timeoutSeconds: 0.2
+          graph: {{template: first}}
+          onFailure: otherwise
+          otherwise: {{got: "-7"}}
+      output: {{got: nodes.inner.output.got}}"""
+
+
+def slow(block: str, *templates: str, otherwise: str = "got: '-1'", got: str = "got") -> str:
+    return f"""
+  {ITEMS}
+  nodes:
+    - name: all
+      {block}
+      onFailure: otherwise
+      otherwise: {{{otherwise}}}
+  output: {{got: nodes.all.output.{got}}}
+  templates:{"".join(templates)}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {{name: slow}}
+spec: {{protocol: scripted, scripted: {{replies: [{{match: "item", reply: '{{"text": "x"}}', delaySeconds: 2000}}]}}}}
+"""
+
+
+GRAPH = "with: {items: input.items}\n      timeoutSeconds: 0.2\n      graph: {template: NAME}"
+TIMED = {
+    "a map": slow(
+        "timeoutSeconds: 0.2\n      map: {items: input.items, as: items, template: one}",
+        ONE,
+        otherwise="items: '[]', failures: '[]', total: '-1'",
+        got="total",
+    ),
+    "a graph with a map in it": slow(GRAPH.replace("NAME", "each"), EACH, ONE),
+    "a graph on a runner": slow(GRAPH.replace("NAME", "first"), FIRST),
+    "a graph in a graph": slow("with: {items: input.items}\n      graph: {template: around}", AROUND, FIRST),
+}
+
+
+@pytest.mark.parametrize("name", TIMED)
+async def test_what_takes_longer_than_it_may_fails_and_nothing_of_it_goes_on(name: str) -> None:
+    async with Bench() as bench:
+        session = await bench.run(compiled(TIMED[name]), {"items": [1, 2]})
+        assert session.engine.output == {"got": -7 if name == "a graph in a graph" else -1}, session.facts.message
+        log = await bench.log()
+        assert await verify(bench.store, "run-1") == []
+        assert not bench.driver.load
+    failed = [r for r in log if r.core is not None and isinstance(r.core["outcome"], dict)]
+    assert any(r.core["outcome"]["failed"]["code"] == "TimedOut" for r in failed if r.core)
+
+
+async def test_the_time_of_a_map_goes_on_when_its_driver_is_gone() -> None:
+    spec = compiled(TIMED["a map"])
+    async with Bench() as bench:
+        await bench.run(spec, {"items": [1, 2]})
+        log = await bench.log()
+        blobs = await bench.blobs()
+    cut = [r.type for r in log].index("timer_set")
+    store = open_store(f"memory://timers-{next(_stores)}")
+    await put_all(store, blobs)
+    await _begin(store, log[0], [r for r in log[1 : cut + 1] if r.type != "fence"])
+    async with Bench(store=store) as bench:
+        session = await bench.run(None, epoch=1)
+        again = await bench.log()
+    assert session.engine.output == {"got": -1}
+    assert [r.type for r in again].count("timer_set") == 1

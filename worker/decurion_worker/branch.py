@@ -16,7 +16,8 @@ from decurion_crds.expressions import ExpressionFailed
 from decurion_ledger import Record
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.engine.environment import environment
-from decurion_worker.errors import ExpressionFailure, WorkError
+from decurion_worker.engine.scopes import UNBOUNDED
+from decurion_worker.errors import ExpressionFailure, TimedOut, WorkError
 from decurion_worker.failure import Failure
 from decurion_worker.link import Done, WorkItem
 from decurion_worker.nodes import NodeResult, execute
@@ -86,6 +87,10 @@ class LeafScope:
         failures = self._now.failures
         first = next((failures[n.name] for n in self._scope.nodes if n.name in failures), None)
         return await self._end(first)
+
+    async def fail(self, failure: Failure) -> Built:
+        """The end of a scope that was stopped from outside."""
+        return await self._end(failure)
 
     # ------------------------------------------------------------------ order
 
@@ -181,12 +186,21 @@ class LeafScope:
                 envelope=self._envelope,
                 emit=self._emit,
             )
-            built = await inner.run()
+            built = await self._within(execution, inner)
             await self._emit(built.record)
             failure, output, core = inner.failure, built.value, built.record.core_hash
         else:
             failure, output, core = end.failure, end.output, end.core_hash
         return await self._after(execution, env, output, failure, core)
+
+    async def _within(self, execution: Execution, inner: LeafScope) -> Built:
+        """The end of a graph, in the time that it has; a runner that takes it over counts anew."""
+        seconds = execution.node.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds if seconds < UNBOUNDED else None):
+                return await inner.run()
+        except TimeoutError:
+            return await inner.fail(failure_from(execution.path, TimedOut(execution.path, seconds)))
 
     async def _after(
         self, execution: Execution, env: Mapping[str, Json], output: Json, failure: Failure | None, core: str

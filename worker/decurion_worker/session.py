@@ -38,6 +38,7 @@ from decurion_worker.errors import RunnerLost
 from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.projection import RunFacts, project
 from decurion_worker.records import build, join_record
+from decurion_worker.timers import Timers
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +123,7 @@ class RunSession:
         self._acceptance = Acceptance(graph)
         self._refusals: Counter[str] = Counter()
         self._failing: set[asyncio.Task[None]] = set()
+        self._timers = Timers(run, now=now, write=self._write_own)
         self._halting: asyncio.Task[None] | None = None
         self.on_changed: Callable[[RunSession], None] = lambda session: None
         self.on_acked: Callable[[RunSession, Mapping[str, int]], None] = lambda session, acks: None
@@ -140,6 +142,7 @@ class RunSession:
     # ------------------------------------------------------------------ what the driver calls
 
     def start(self) -> None:
+        self._timers.tend(self.engine.timed())
         self._wake.set()
         self._task = asyncio.create_task(self._run(), name=f"run {self.run}")
 
@@ -301,6 +304,7 @@ class RunSession:
         if refused:
             self.on_revoked(self, refused)
         if records or close:
+            self._timers.tend(self.engine.timed())
             self.on_changed(self)
         return bool(records) or close is not None
 
@@ -335,6 +339,10 @@ class RunSession:
         self.facts.finished_at = record.envelope["at"]
         self.facts.state_hash = record.envelope["state"]
         self._note_slot(self._writer.slot)
+
+    def _write_own(self, record: Record) -> None:
+        self._inbox.own.append(record)
+        self._wake.set()
 
     def _note_slot(self, slot: int) -> None:
         self.facts.slot = slot
@@ -569,6 +577,7 @@ class RunSession:
         if not self.ended.is_set():
             self.why = why
             self.ended.set()
+            self._timers.stop()
             self.leases.clear()
             self.on_ended(self, why)
 

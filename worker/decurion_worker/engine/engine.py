@@ -24,7 +24,7 @@ from decurion_ledger import Record
 from decurion_worker.engine.actions import Applied, Close, Decision, EndScope, Join, Outcome, Task, failure_of
 from decurion_worker.engine.environment import channel_values
 from decurion_worker.engine.results import Results, arms_root
-from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopePlan, ScopeState
+from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopePlan, ScopeState, timed_out
 from decurion_worker.engine.tasks import branch_task, key_of, scope_task
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure
@@ -156,9 +156,10 @@ class Engine:
         scope = self._scopes.get(scope_path)
         if scope is None or scope.ended:
             return None
+        if kind == "join" and scope.opened[name].stopped:
+            self._settle_opened(scope.opened[name])
+            return None
         if scope.halted:
-            if kind == "join":
-                self._settle_opened(scope.opened[name])
             self._settle(scope)
             return None
         due = NodeStatus.READY if kind == "node" else NodeStatus.OPEN
@@ -209,6 +210,10 @@ class Engine:
         """Whether a record is the end of a branch of a map: its value is wanted only when it is at hand."""
         return record.path.endswith("]!output")
 
+    def timed(self) -> list[Opened]:
+        """Open maps and graphs that have a time of their own, and time left."""
+        return [o for o in self._opened.values() if o.seconds is not None and not (o.timed_out or o.joined)]
+
     # ------------------------------------------------------------------ what happened
 
     def apply(self, applied: Applied) -> None:
@@ -220,6 +225,12 @@ class Engine:
         match record.type:
             case "commit" | "skip" | "scope_opened" | "join":
                 self._apply_result(applied)
+            case "timer_set":
+                if (opened := self._opened.get(record.path)) is not None:
+                    opened.due = record.envelope["due"]
+            case "timer_fired":
+                if (opened := self._opened.get(record.path)) is not None and not opened.joined:
+                    self._time_out(opened)
             case "cancel":
                 self.cancelled = record.envelope.get("reason") or "Cancel"
                 self._settle_cancel()
@@ -481,9 +492,15 @@ class Engine:
             self._halt(inner)
         self._settle_opened(opened)
 
+    def _time_out(self, opened: Opened) -> None:
+        opened.timed_out = True
+        self._halt_opened(opened)
+        self._abandon(opened)
+
     def _abandon(self, home: Opened) -> None:
-        """Nobody needs what runs of a map that failed: it ends as soon as that is given back."""
-        self.abandoned += [key for key in self.out if key.startswith(f"{home.path}[")]
+        """Nobody needs what runs of a map or graph that failed: it ends as soon as that is given back."""
+        under = (f"{home.path}[", f"{home.path}/", f"{home.path}!")
+        self.abandoned += [key for key in self.out if key == home.path or key.startswith(under)]
 
     def _settle(self, scope: ScopeState) -> None:
         """End a scope in which nothing can happen any more."""
@@ -492,7 +509,7 @@ class Engine:
         if scope.halted:
             if scope.running == 0:
                 scope.ended = True
-                failure = scope.failure or _abandoned(scope.path)
+                failure = _why(scope)
                 if scope.owner is None:
                     self._decisions["close"] = Close("failed", failure, None, None)
                 else:
@@ -507,8 +524,8 @@ class Engine:
                 if opened.ended == 0:
                     opened.joined = True
                     scope = self._scope_of(opened, 0)
-                    self._decisions[f"{opened.path}!output"] = EndScope(scope, _abandoned(opened.path))
-            elif opened.wide and not opened.over_tolerance and not opened.home.halted:
+                    self._decisions[f"{opened.path}!output"] = EndScope(scope, _why(scope))
+            elif opened.wide and not opened.stopped:
                 if not opened.joining:
                     opened.joining = True
                     self._push(opened.home, "join", opened.node.name)
@@ -541,5 +558,9 @@ def _base(path: str) -> str:
     return path if mark < 0 else path[:mark]
 
 
-def _abandoned(path: str) -> Failure:
-    return Failure(path, "Terminal", "Abandoned", "what it belongs to failed")
+def _why(scope: ScopeState) -> Failure:
+    """Why a scope ends in failure: its time was up, something in it failed, or something around it did."""
+    owner = scope.owner
+    if owner is not None and owner.single and owner.timed_out:
+        return timed_out(owner)
+    return scope.failure or Failure(scope.path, "Terminal", "Abandoned", "what it belongs to failed")

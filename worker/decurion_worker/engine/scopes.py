@@ -16,10 +16,13 @@ from decurion_crds.compiled import Node, Scope
 from decurion_crds.wide import ItemRef, ListRef, WideDict, has_refs
 from decurion_ledger import Record, branch_key
 from decurion_ledger.lists import LIST_LIMIT
+from decurion_worker.errors import TimedOut
 from decurion_worker.failure import Failure
 
 ARM = 32
 """Bytes of an arm."""
+UNBOUNDED = 604_800.0
+"""The `timeoutSeconds` of a map or graph that says nothing of it: the most that one may say."""
 MAX_ROWS = 512
 """Failures above which the output of a map is built by a runner."""
 
@@ -159,6 +162,9 @@ class Opened:
     joining: bool = False
     """A runner builds the output, or will."""
     joined: bool = False
+    due: str | None = None
+    """When its time is over (RFC 3339), once that is in the log."""
+    timed_out: bool = False
     total: int = 0
     _index: dict[str, int] = field(default_factory=dict)
     _kept: int = 0
@@ -190,8 +196,13 @@ class Opened:
 
     @property
     def stopped(self) -> bool:
-        """No branch starts any more: too many failed, or something around the map did."""
-        return self.over_tolerance or self.home.halted
+        """No branch starts any more: too many failed, its time is over, or something around the map failed."""
+        return self.timed_out or self.over_tolerance or self.home.halted
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it may take, None without a bound of its own."""
+        return self.node.timeout_seconds if self.node.timeout_seconds < UNBOUNDED else None
 
     @property
     def ended(self) -> int:
@@ -333,3 +344,8 @@ class Opened:
         """The node's output while it is narrow: successes and failures in item order."""
         items = [o for o, s in zip(self.outputs or (), self.status, strict=True) if s == BranchStatus.OK]
         return {"items": items, "failures": self.rows(), "total": self.total}
+
+
+def timed_out(opened: Opened) -> Failure:
+    error = TimedOut(opened.path, opened.node.timeout_seconds)
+    return Failure(opened.path, error.klass, error.code, str(error))
