@@ -270,3 +270,15 @@ async def test_a_result_without_bottom_fails_alone_and_the_next_one_is_evaluated
             with pytest.raises(ExpressionFailed, match="nested deeper"):
                 await evaluator.code(Code(src="x", py=deep), {}, seconds=5, seed="s", clock=CLOCK)
             assert await evaluator.code(one, {}, seconds=5, seed="s", clock=CLOCK) == 1
+
+
+async def test_an_evaluation_may_have_a_time_of_its_own(evaluator: Evaluator) -> None:
+    slow = parse_expression("sum([i for i in range(10_000_000)])", set()).expr
+    begun = asyncio.get_running_loop().time()
+    with pytest.raises(ExpressionFailed, match=r"0\.05 s"):
+        await evaluator.expressions({"x": slow}, {}, seconds=0.05)
+    quick = parse_expression("1 + 1", set()).expr
+    assert await evaluator.expressions({"x": quick}, {}) == {"x": 2}
+    with pytest.raises(ExpressionFailed, match=r"\b1 s"):
+        await evaluator.expressions({"x": parse_expression("[0 for i in range(10**12)]", set()).expr}, {})
+    assert asyncio.get_running_loop().time() - begun < 60

@@ -95,17 +95,19 @@ class RunContext:
             found = self._hashes[id(schema)] = schema_hash(schema)
         return found
 
-    async def evaluate(self, exprs: Mapping[str, Expr], env: Mapping[str, Json]) -> dict[str, Json]:
+    async def evaluate(
+        self, exprs: Mapping[str, Expr], env: Mapping[str, Json], *, seconds: float | None = None
+    ) -> dict[str, Json]:
         """The values of expressions by name; wide lists that they only hand on stay references.
 
         Raises `ExpressionFailed`, also for a list too wide to load.
         """
         if not wide.touches(exprs, env):
-            return await self.evaluator.expressions(exprs, env)
+            return await self.evaluator.expressions(exprs, env, seconds=seconds)
         bare = {name: expr for name, expr in exprs.items() if expr.path is not None}
         rest = {name: expr for name, expr in exprs.items() if expr.path is None}
         values = await self.evaluator.expressions(bare, await wide.handed_on(self.values, bare, env))
-        values |= await self.evaluator.expressions(rest, await self._in_place(rest, env))
+        values |= await self.evaluator.expressions(rest, await self._in_place(rest, env), seconds=seconds)
         return {name: values[name] for name in exprs}
 
     async def render(self, text: Text, env: Mapping[str, Json]) -> str:

@@ -74,8 +74,10 @@ class Evaluator:
             lane.join()
         self._pool.__exit__(None, None, None)
 
-    async def expressions(self, exprs: Mapping[str, Expr], env: Mapping[str, Json]) -> dict[str, Json]:
-        """The values of `exprs` by name, as JSON.
+    async def expressions(
+        self, exprs: Mapping[str, Expr], env: Mapping[str, Json], *, seconds: float | None = None
+    ) -> dict[str, Json]:
+        """The values of `exprs` by name, as JSON, in the time of this evaluator or in `seconds`.
 
         `env` maps the names that expressions read (`input`, `nodes`, `state`, `run`, or the names of `with`) to values;
         it is read while this call runs. Raises `ExpressionFailed`, with the name of the first that failed.
@@ -92,7 +94,7 @@ class Evaluator:
                 raise ExpressionFailed(failed.message, name=name) from None
         if rest:
             group = self._group(rest)
-            job = GroupJob(group, group.values(env), self._future())
+            job = GroupJob(group, group.values(env), self._future(), None if seconds == self._seconds else seconds)
             self._group_jobs.put(job)
             values.update(zip(group.names, await job.future, strict=True))
             return {name: values[name] for name in exprs}

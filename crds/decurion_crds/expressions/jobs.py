@@ -21,11 +21,15 @@ CLOSED = "the evaluator was closed before this was evaluated"
 
 @dataclass(eq=False, slots=True)
 class GroupJob:
-    """One evaluation of a group. Its future gets the list of values, in the order of the group."""
+    """One evaluation of a group. Its future gets the list of values, in the order of the group.
+
+    `seconds` is its time where it has one of its own.
+    """
 
     group: Group
     values: list[Json]
     future: asyncio.Future[list[Json]]
+    seconds: float | None = None
 
 
 @dataclass(eq=False, slots=True)

@@ -106,16 +106,17 @@ class ExpressionLane(_Lane[GroupJob]):
         self._slow: set[str] = set()
 
     def _work(self, jobs: list[GroupJob]) -> None:
-        together = [job for job in jobs if job.group.key not in self._slow]
-        alone = [job for job in jobs if job.group.key in self._slow]
+        alone = [job for job in jobs if job.group.key in self._slow or job.seconds is not None]
+        together = [job for job in jobs if job not in alone] if alone else jobs
         if together:
             self._deliver(self._run(together))
         for job in alone:
             self._deliver(self._run([job]))
 
     def _run(self, jobs: list[GroupJob]) -> list[Outcome]:
+        seconds = jobs[0].seconds or self._seconds
         try:
-            session = self._open(seconds=self._seconds)
+            session = self._open(seconds=seconds)
             for job in jobs:
                 session.define(job.group.key, job.group.source)
             answers = session.feed("_run(_jobs)", {"_jobs": [[job.group.key, job.values] for job in jobs]})
@@ -123,10 +124,12 @@ class ExpressionLane(_Lane[GroupJob]):
             self._discard()
             if len(jobs) > 1:
                 return [outcome for job in jobs for outcome in self._run_alone(job)]
-            return [(jobs[0].future, self._failure(_message(error), jobs[0].group.names[0]))]
+            return [(jobs[0].future, self._failure(_message(error), jobs[0].group.names[0], seconds))]
         if not isinstance(answers, list):
             raise TypeError(f"_run gives a list, not {type(answers).__name__}")
-        return [(job.future, self._outcome(job.group, answer)) for job, answer in zip(jobs, answers, strict=True)]
+        return [
+            (job.future, self._outcome(job.group, answer, seconds)) for job, answer in zip(jobs, answers, strict=True)
+        ]
 
     def _run_alone(self, job: GroupJob) -> list[Outcome]:
         started = time.monotonic()
@@ -135,10 +138,10 @@ class ExpressionLane(_Lane[GroupJob]):
             self._slow.add(job.group.key)
         return outcomes
 
-    def _outcome(self, group: Group, answer: object) -> list[Json] | ExpressionFailed:
+    def _outcome(self, group: Group, answer: object, seconds: float) -> list[Json] | ExpressionFailed:
         if isinstance(answer, tuple):
             index, kind, text = answer
-            return self._failure(f"{kind}: {text}", group.names[index])
+            return self._failure(f"{kind}: {text}", group.names[index], seconds)
         values: list[Json] = []
         for name, value in zip(group.names, answer, strict=True):  # type: ignore[call-overload]
             try:
@@ -147,8 +150,8 @@ class ExpressionLane(_Lane[GroupJob]):
                 return ExpressionFailed(failed.message, name=name)
         return values
 
-    def _failure(self, message: str, name: str) -> ExpressionFailed:
-        return ExpressionFailed(reason(message, seconds=self._seconds, memory=MEMORY), name=name)
+    def _failure(self, message: str, name: str, seconds: float) -> ExpressionFailed:
+        return ExpressionFailed(reason(message, seconds=seconds, memory=MEMORY), name=name)
 
 
 class CodeLane(_Lane[CodeJob]):

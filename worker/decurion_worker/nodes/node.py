@@ -131,8 +131,9 @@ async def _graph_input(execution: Execution, snapshot: dict[str, Json]) -> Json:
 
 
 async def _chosen(execution: Execution, switch: SwitchBlock, env: Mapping[str, Json]) -> Json:
-    value = (await execution.context.evaluate({"switch.value": switch.value}, env))["switch.value"]
-    return switch.decide(_plain(execution, {"value": value})["value"])
+    seconds = execution.node.timeout_seconds
+    found = await execution.context.evaluate({"switch.value": switch.value}, env, seconds=seconds)
+    return switch.decide(_plain(execution, found)["switch.value"])
 
 
 async def _block(execution: Execution, snapshot: dict[str, Json]) -> Json:

@@ -11,5 +11,5 @@ from decurion_worker.context import Execution
 
 async def run_transform(execution: Execution, fields: Mapping[str, Expr], snapshot: Mapping[str, Json]) -> Json:
     """The fields' values as an object, or the value of `$value` alone."""
-    values = await execution.context.evaluate(fields, snapshot)
+    values = await execution.context.evaluate(fields, snapshot, seconds=execution.node.timeout_seconds)
     return values["$value"] if set(fields) == {"$value"} else values
