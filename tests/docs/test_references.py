@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from decurion_cli.main import app
+from decurion_operator import conditions
 from pages import ROOT, blocks, pages
 
 _LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s]+)\)")
@@ -91,3 +92,12 @@ def test_every_target_of_make_exists(page: Path) -> None:
     for text in said(page):
         if found := re.match(r"make ([a-z-]+)", text):
             assert found[1] in known, f"{page.relative_to(ROOT)}: there is no make {found[1]}"
+
+
+def test_every_condition_and_reason_of_the_operator_is_explained() -> None:
+    said = "\n".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    types = [value for name, value in vars(conditions).items() if name.isupper() and isinstance(value, str)]
+    reasons = [value for name, value in vars(conditions.Reason).items() if name.isupper()]
+    assert len(types) >= 9
+    assert len(reasons) >= 30
+    assert [word for word in [*types, *reasons] if f"`{word}`" not in said and f"`{word}=" not in said] == []
