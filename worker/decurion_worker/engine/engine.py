@@ -15,7 +15,6 @@ Two kinds of what comes next:
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Mapping
 
 from decurion_crds.canonical import Json
@@ -23,9 +22,10 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
 from decurion_worker.engine.actions import Applied, Close, Decision, EndScope, Join, Outcome, Task, failure_of
 from decurion_worker.engine.environment import channel_values
+from decurion_worker.engine.offers import Offers
 from decurion_worker.engine.results import Results, arms_root
 from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopePlan, ScopeState, timed_out
-from decurion_worker.engine.tasks import branch_task, key_of, scope_task
+from decurion_worker.engine.tasks import branch_task, scope_task
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure
 from decurion_worker.link import ItemKind
@@ -46,11 +46,8 @@ class Engine:
         self.abandoned: list[str] = []
         """Keys of tasks that nobody needs any more: whoever holds them is told, and they are given back."""
         self._plans = {name: ScopePlan(scope) for name, scope in graph.templates.items()}
-        self._order = 0
-        self._queue: list[tuple[int, int, str, ItemKind, str, str]] = []
+        self._offers = Offers()
         self._decisions: dict[str, Decision] = {}
-        self._offering: dict[int, dict[str, Opened]] = {}
-        """What may have a branch to start, by depth."""
         self.root = ScopeState(path="", plan=ScopePlan(graph.root), input=input, depth=0)
         self._scopes: dict[str, ScopeState] = {"": self.root}
         self._opened: dict[str, Opened] = {}
@@ -124,33 +121,25 @@ class Engine:
 
     def _next(self) -> Iterator[Task]:
         while True:
-            if self._queue:
-                _, _, key, kind, scope_path, name = heapq.heappop(self._queue)
-                task = self._task(key, kind, scope_path, name)
-                if task is not None:
-                    yield task
-                continue
-            task = self._next_branch()
-            if task is None and not self._queue:
-                return
+            if self._offers:
+                ready = self._offers.pop()
+                task = self._task(ready.key, ready.kind, ready.scope, ready.node)
+            else:
+                task = self._next_branch()
+                if task is None and not self._offers:
+                    return
             if task is not None:
                 yield task
 
     def _next_branch(self) -> Task | None:
-        for depth in sorted(self._offering, reverse=True):
-            for path, opened in list(self._offering[depth].items()):
-                while (index := opened.next_index()) is not None:
-                    if opened.leaf:
-                        return branch_task(opened, index)
-                    self._enter(opened, index)
-                    if self._queue:
-                        return None
-                if opened.exhausted:
-                    del self._offering[depth][path]
+        for opened in self._offers.opened():
+            while (index := opened.next_index()) is not None:
+                if opened.leaf:
+                    return branch_task(opened, index)
+                self._enter(opened, index)
+                if self._offers:
+                    return None
         return None
-
-    def _offer(self, opened: Opened) -> None:
-        self._offering.setdefault(opened.depth, {})[opened.path] = opened
 
     def _task(self, key: str, kind: ItemKind, scope_path: str, name: str) -> Task | None:
         scope = self._scopes.get(scope_path)
@@ -176,13 +165,13 @@ class Engine:
         if task.kind == "branch":
             home, index = self._branch(task.scope)
             home.give_back(index)
-            self._offer(home)
+            self._offers.offer(home)
             self._settle_opened(home)
             return
         scope = self._scopes.get(task.scope)
         if scope is not None:
             scope.running -= 1
-            self._push(scope, task.kind, task.node)
+            self._offers.push(scope, task.kind, task.node)
             if task.kind == "join":
                 self._settle_opened(scope.opened[task.node])
             self._settle(scope)
@@ -193,7 +182,7 @@ class Engine:
         """How many tasks could be taken now, at most: what runners are wanted for."""
         if self.cancelled is not None or self.closed is not None:
             return 0
-        return len(self._queue) + sum(m.startable for opened in self._offering.values() for m in opened.values())
+        return self._offers.pending
 
     def channels(self) -> dict[str, Json]:
         """The root's channels as they stand."""
@@ -322,7 +311,7 @@ class Engine:
         elif rule == "otherwise" and not scope.halted:
             scope.status[name] = NodeStatus.OPEN
             scope.cores[name] = (record.path, record.core_hash)
-            self._push(scope, "otherwise", name)
+            self._offers.push(scope, "otherwise", name)
         else:
             self._end_node(scope, name, NodeStatus.FAILED, record, failure)
 
@@ -373,7 +362,7 @@ class Engine:
             self.results.forget_under(home.path)
         scope, name = home.home, home.node.name
         del self._opened[home.path]
-        self._offering.get(home.depth, {}).pop(home.path, None)
+        self._offers.withdraw(home)
         home.end(0, output=None, size=0, slot=0, arm=b"", failure=failure)
         home.forget()
         scope.running -= 1
@@ -403,14 +392,14 @@ class Engine:
         scope.opened[name] = opened
         scope.running += 1
         self._opened[base] = opened
-        self._offer(opened)
+        self._offers.offer(opened)
         self._settle_opened(opened)
 
     def _apply_join(self, base: str, applied: Applied, failure: Failure | None) -> None:
         joined = self._opened.pop(base, None)
         if joined is None:
             raise LogCorrupt(applied.record.path, "no map that is open has this path")
-        self._offering.get(joined.depth, {}).pop(base, None)
+        self._offers.withdraw(joined)
         for index in {*joined.partial, *joined.scopes}:
             self.results.drop(joined.branch_path(index))
             self._scopes.pop(joined.branch_path(index), None)
@@ -425,7 +414,7 @@ class Engine:
         """What opened scopes has its output, or its failure: its `writes` come next, or the node ends."""
         scope.cores[name] = (record.path, record.core_hash)
         if failure is None and scope.scope.by_name[name].writes:
-            self._push(scope, "writes", name)
+            self._offers.push(scope, "writes", name)
             self._settle(scope)
         else:
             self._ended(scope, name, record, failure)
@@ -457,11 +446,7 @@ class Engine:
 
     def _ready(self, scope: ScopeState, name: str) -> None:
         scope.status[name] = NodeStatus.READY
-        self._push(scope, "node", name)
-
-    def _push(self, scope: ScopeState, kind: ItemKind, name: str) -> None:
-        self._order += 1
-        heapq.heappush(self._queue, (-scope.depth, self._order, key_of(scope, kind, name), kind, scope.path, name))
+        self._offers.push(scope, "node", name)
 
     def _end_node(
         self, scope: ScopeState, name: str, status: NodeStatus, record: Record, failure: Failure | None
@@ -516,7 +501,7 @@ class Engine:
                     self._decisions[f"{scope.path}!output"] = EndScope(scope, failure)
         elif scope.left == 0 and not scope.finishing:
             scope.finishing = True
-            self._push(scope, "output", "")
+            self._offers.push(scope, "output", "")
 
     def _settle_opened(self, opened: Opened) -> None:
         if self.cancelled is None and opened.path in self._opened and not opened.joined and opened.complete:
@@ -528,7 +513,7 @@ class Engine:
             elif opened.wide and not opened.stopped:
                 if not opened.joining:
                     opened.joining = True
-                    self._push(opened.home, "join", opened.node.name)
+                    self._offers.push(opened.home, "join", opened.node.name)
             elif f"{opened.path}!join" not in self.out:
                 opened.joined = True
                 self._decisions[f"{opened.path}!join"] = Join(opened)
