@@ -7,9 +7,24 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from decurion_cli.places import LEDGER
+
+
+def _console() -> Console:
+    """Of stderr, for texts as they are: what stands in brackets or between colons is no mark-up."""
+    return Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def _columns() -> list[ProgressColumn]:
+    return [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    ]
 
 
 class RunDisplay:
@@ -19,16 +34,8 @@ class RunDisplay:
         self._run = run
         self._enabled = enabled
         self.begun = False
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=self._console,
-            disable=not enabled,
-        )
+        self._console = _console()
+        self._bar = Progress(*_columns(), console=self._console, disable=not enabled)
         self._task = self._bar.add_task(f"run {run}", total=None, note="")
 
     def __enter__(self) -> RunDisplay:
@@ -67,24 +74,18 @@ class RunDisplay:
         for failure in projection["failures"]:
             say(f"  {failure['path']} [{failure['class']}] {failure['message']}")
         at = "" if ledger == LEDGER else f" --ledger {shlex.quote(ledger)}"
+        path = shlex.quote(projection["failures"][0]["path"]) if projection["failures"] else "PATH"
         say(f"ledger: {ledger}")
-        say(f"look:   decurion ledger show {self._run} PATH{at}   (paths: decurion ledger ls {self._run}{at})")
+        say(f"look:   decurion ledger show {self._run} {path}{at}   (paths: decurion ledger ls {self._run}{at})")
 
 
 class Steps:
     """A progress bar over steps that have names. Without a terminal it says nothing."""
 
     def __init__(self, what: str, *, enabled: bool) -> None:
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console = _console()
         self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            disable=not (enabled and console.is_terminal),
-            transient=True,
+            *_columns(), console=console, disable=not (enabled and console.is_terminal), transient=True
         )
         self._task = self._bar.add_task(what, total=None, note="")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -177,6 +178,21 @@ def test_the_ledger_shows_runs_paths_and_one_node(folder: Path) -> None:
     assert "r1: ok" in verified.stdout
     missing = decurion("ledger", "show", "r1", "/each[00009]", cwd=folder)
     assert missing.returncode == 2
+
+
+def test_the_line_under_a_failed_run_shows_the_item_that_failed(folder: Path) -> None:
+    text = GRAPH.replace("as: word, template: one", "as: word, key: word, template: one")
+    (folder / "graph.yaml").write_text(text)
+    done = decurion("run", "graph.yaml", "--input", json.dumps({"words": ["a", "boom"]}), "--run-id", "r1", cwd=folder)
+    assert done.returncode == 1
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("look:")]
+    command = shlex.split(line.removeprefix("look:").partition("   (paths")[0])
+    path = command[-1]
+    assert path.startswith("/each[k:")
+    assert f"  {path} [OutputInvalid] " in done.stderr
+    shown = decurion(*command[1:], cwd=folder)
+    assert shown.returncode == 0
+    assert "failed OutputInvalid" in shown.stdout
 
 
 def test_a_changed_byte_is_found_by_verify(folder: Path) -> None:
