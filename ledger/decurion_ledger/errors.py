@@ -197,7 +197,10 @@ class RunNotFound(LedgerError):
         self.store = store
 
     def __str__(self) -> str:
-        return f"run {self.run} has no log in {self.store}; list its runs, or correct the ledger's address."
+        return (
+            f"run {self.run} has no log in {self.store}; list its runs with `decurion ledger ls`, or correct the "
+            "ledger's address."
+        )
 
 
 class RunClosed(LedgerError):

@@ -78,6 +78,9 @@ class Shell:
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue
         process.wait(10)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def run(self, command: str) -> tuple[int, str]:
         """Exit status and output, both streams as they come. Raises `CommandFailed` when it does not end."""
