@@ -14,6 +14,7 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import Execution, schema_hash
+from decurion_worker.engine.actions import EndScope, Task
 from decurion_worker.engine.scopes import Opened, timed_out
 from decurion_worker.engine.tasks import counts
 from decurion_worker.failure import Failure
@@ -201,3 +202,44 @@ def _join_failure(joined: Opened) -> Failure | None:
     if joined.ended < joined.total or joined.outputs is None:
         return Failure(joined.path, "Terminal", "Abandoned", "the run failed elsewhere before all items had run")
     return None
+
+
+async def scope_ended(values: Values, run: str, ended: EndScope, *, envelope: Mapping[str, Json]) -> Record:
+    """The end of a branch or graph that failed."""
+    scope = ended.scope
+    built = await build(
+        values,
+        run,
+        type="commit",
+        path=f"{scope.path}!output",
+        node=scope.scope.digest,
+        parents=scope.start(),
+        input=await values.near(scope.input),
+        value=None,
+        failure=ended.failure,
+        schema=schema_hash(scope.scope.output_schema),
+        envelope=envelope,
+    )
+    return built.record
+
+
+async def given_up(
+    values: Values, run: str, graph: CompiledGraph, task: Task, failure: Failure, *, envelope: Mapping[str, Json]
+) -> Record:
+    """The failure of a task that no runner brings to an end."""
+    scope = graph.templates[task.template] if task.template else graph.root
+    joins = task.kind == "join"
+    built = await build(
+        values,
+        run,
+        type="join" if joins else "commit",
+        path=f"{task.scope}!output" if task.kind == "branch" else task.key.removesuffix("!writes"),
+        node=scope.by_name[task.node].digest if task.node else scope.digest,
+        parents=task.parents,
+        input=None,
+        value=None,
+        failure=failure,
+        envelope=envelope,
+        extra={"arms": {"count": task.env["arms"]["count"]}} if joins else None,
+    )
+    return built.record

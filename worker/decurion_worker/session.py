@@ -17,11 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
 
-from decurion_crds.canonical import Json, canonical
+from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
-from decurion_crds.wide import has_refs
 from decurion_ledger import (
     LogWriter,
     Opened,
@@ -32,12 +30,12 @@ from decurion_ledger import (
 )
 from decurion_ledger.errors import Fenced, LedgerError, StaleLeader, StoreError, StoreUnknown
 from decurion_worker.acceptance import Acceptance
-from decurion_worker.context import schema_hash
 from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task, failure_of
 from decurion_worker.errors import RunnerLost
 from decurion_worker.link import Done, Submitted, WorkItem
+from decurion_worker.loading import applied, done
 from decurion_worker.projection import RunFacts, project
-from decurion_worker.records import build, join_record
+from decurion_worker.records import given_up, join_record, scope_ended
 from decurion_worker.timers import Timers
 
 log = logging.getLogger(__name__)
@@ -46,8 +44,6 @@ REFUSALS = 3
 """An item whose record was refused this many times is given up: it would run, and cost, for ever."""
 LONE_STRIKES = 3
 """An item that was alone on its runner this many times when the runner was lost is given up."""
-MAX_KEYS = 256 * 1024 * 1024
-"""Bytes of keys of one map that a driver holds."""
 
 
 STALL = 5.0
@@ -189,7 +185,7 @@ class RunSession:
 
     async def done(self, task: Task) -> dict[str, Done]:
         """What is committed of a branch, its values loaded."""
-        return {name: await self._done(record) for name, record in task.done.items()}
+        return {name: await done(self._values, record) for name, record in task.done.items()}
 
     def item(self, task: Task, runner: str, done: Mapping[str, Done]) -> WorkItem:
         """A work item under a fresh lease held by `runner`."""
@@ -420,7 +416,7 @@ class RunSession:
         failure = failure_of(record)
         if failure is not None and not record.path.endswith(("!output", "!join")):
             self.facts.add_failure(failure)
-        self.engine.apply(await self._applied(slot, record))
+        self.engine.apply(await applied(self._values, self.engine, slot, record))
         if self.engine.abandoned:
             self._abandon()
 
@@ -435,42 +431,6 @@ class RunSession:
             self.engine.give_back(key)
         if revoked:
             self.on_revoked(self, revoked)
-
-    async def _applied(self, slot: int, record: Record) -> Applied:
-        """A record with the values that the engine wants; of a branch's end only what is at hand."""
-        if record.core is None or not self.engine.wants_value(record):
-            return Applied(record, slot=slot)
-        delta = record.core["delta"]
-        if self.engine.is_branch_end(record):
-            held = (record.envelope.get("values") or {}).get(delta, {})
-            at_hand = "inline" in held
-            return Applied(
-                record,
-                held["inline"] if at_hand else None,
-                slot=slot,
-                size=len(canonical(held["inline"])) if at_hand else None,
-            )
-        value: Json = await self._values.unpack(record.envelope, delta) if delta is not None else None
-        if record.type == "scope_opened" and has_refs(value) and "keys" in value:
-            # Branches are named by them: they are needed as they are.
-            value["keys"] = await self._values.load(value["keys"], limit=MAX_KEYS)
-        writes = {name: await self._values.unpack(record.envelope, h) for name, h in record.core["writes"]}
-        return Applied(record, value, writes, slot)
-
-    async def _done(self, record: Record) -> Done:
-        core = record.core or {}
-        delta = core["delta"]
-        output = await self._values.unpack(record.envelope, delta) if delta is not None else None
-        writes = [(name, await self._values.unpack(record.envelope, h)) for name, h in core["writes"]]
-        failure = failure_of(record)
-        status: Literal["ok", "skipped", "failed"] = "skipped" if record.type == "skip" else "ok"
-        return Done(
-            status="failed" if failure else status,
-            output=output,
-            core_hash=record.core_hash,
-            failure=failure,
-            writes=tuple(writes),
-        )
 
     def _lost(self, record: Record) -> None:
         """A lost item: offered again with fewer neighbours, given up when it was alone too often."""
@@ -497,25 +457,7 @@ class RunSession:
         failing.add_done_callback(self._failing.discard)
 
     async def _fail(self, task: Task, failure: Failure) -> None:
-        path = f"{task.scope}!output" if task.kind == "branch" else task.key.removesuffix("!writes")
-        record = await build(
-            self._values,
-            self.run,
-            type="commit",
-            path=path,
-            node=self._digest_of(task),
-            parents=task.parents,
-            input=None,
-            value=None,
-            failure=failure,
-            envelope={"worker": self._driver, "at": self._stamp()},
-        )
-        self._inbox.own.append(record.record)
-        self._wake.set()
-
-    def _digest_of(self, task: Task) -> str:
-        scope = self.graph.templates[task.template] if task.template else self.graph.root
-        return scope.by_name[task.node].digest if task.node else scope.digest
+        self._write_own(await given_up(self._values, self.run, self.graph, task, failure, envelope=self._signed()))
 
     def _revoke_all(self) -> None:
         revoked: dict[str, list[str]] = {}
@@ -530,24 +472,12 @@ class RunSession:
     # ------------------------------------------------------------------ what the driver writes itself
 
     async def _decided(self, decision: Join | EndScope) -> Record:
-        envelope = {"worker": self._driver, "at": self._stamp()}
         if isinstance(decision, Join):
-            return await join_record(self._values, self.run, decision.map, envelope=envelope)
-        scope = decision.scope
-        built = await build(
-            self._values,
-            self.run,
-            type="commit",
-            path=f"{scope.path}!output",
-            node=scope.scope.digest,
-            parents=scope.start(),
-            input=await self._values.near(scope.input),
-            value=None,
-            failure=decision.failure,
-            schema=schema_hash(scope.scope.output_schema),
-            envelope=envelope,
-        )
-        return built.record
+            return await join_record(self._values, self.run, decision.map, envelope=self._signed())
+        return await scope_ended(self._values, self.run, decision, envelope=self._signed())
+
+    def _signed(self) -> dict[str, Json]:
+        return {"worker": self._driver, "at": self._stamp()}
 
     async def _closing(self, close: Close) -> Record:
         channels = {name: vhash(await self._values.near(value)) for name, value in self.engine.channels().items()}
@@ -604,7 +534,7 @@ class RunSession:
         failure = failure_of(record)
         if failure is not None and not record.path.endswith(("!output", "!join")):
             self.facts.add_failure(failure)
-        self.engine.apply(await self._applied(slot, record))
+        self.engine.apply(await applied(self._values, self.engine, slot, record))
 
     def _closed_before(self, record: Record) -> None:
         self.engine.apply(Applied(record))
