@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from decurion_crds.compiled import CompiledGraph
@@ -205,7 +205,14 @@ async def _resumed(
     assert not paths or max(paths.values()) == 1, where
 
 
-@settings(max_examples=15, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=15,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],  # a smaller graph would take minutes to be found
+    suppress_health_check=list(HealthCheck),
+)
 @given(graphs(), st.integers(0, 5), st.integers(0, 1_000_000))
 def test_the_state_of_a_graph_depends_on_neither_runners_nor_crashes(spec: str, k: int, seed: int) -> None:
     asyncio.run(_states(compiled(spec), k, random.Random(seed)))
