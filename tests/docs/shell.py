@@ -1,7 +1,7 @@
 """A folder and a shell in which the commands of a page run one after the other, as they would for a reader.
 
 Four things differ from what a reader does: the operator and the worker take free ports, the namespace `default` is
-one of the test's own, `/var/lib/decurion` is a folder of the page, and what goes to the background writes into files,
+one of the test's own, `/tmp/decurion` is a folder of the page, and what goes to the background writes into files,
 so that it does not stand between other output.
 """
 
@@ -114,7 +114,7 @@ class Shell:
 
     def here(self, text: str) -> str:
         """A command, or a manifest, with the folder for ledgers that the page has."""
-        return text.replace("/var/lib/decurion", str(self.folder / "ledgers"))
+        return text.replace("/tmp/decurion", str(self.folder / "ledgers"))
 
     def write(self, name: str, text: str) -> None:
         """A file of the page."""

@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +186,28 @@ def is_command(block: Block) -> bool:
     return block.language == "console" and "cluster" not in block.flags
 
 
-@page_ids(is_command)
-def test_commands_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
-    with Shell(tmp_path) as shell:
+def session(page: Path, folder: Path) -> None:
+    with Shell(folder) as shell:
         play(shell, page, is_command)
+
+
+@pytest.fixture(scope="module")
+def sessions(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Path, Future[None]]]:
+    """The sessions of the pages that are asked for, two at a time."""
+    asked = [
+        item.callspec.params["page"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.originalname == "test_commands_do_what_the_page_says"
+    ]
+    with ThreadPoolExecutor(2) as workers:
+        yield {page: workers.submit(session, page, tmp_path_factory.mktemp(page.stem)) for page in asked}
+
+
+@page_ids(is_command)
+def test_commands_do_what_the_page_says(page: Path, sessions: dict[Path, Future[None]]) -> None:
+    sessions[page].result()
 
 
 def on_cluster(block: Block) -> bool:
