@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,14 @@ def test_every_target_of_make_exists(page: Path) -> None:
     for text in said(page):
         if found := re.match(r"make ([a-z-]+)", text):
             assert found[1] in known, f"{page.relative_to(ROOT)}: there is no make {found[1]}"
+
+
+def test_make_help_lists_every_target() -> None:
+    phony = set(re.findall(r"^\.PHONY: ([a-z-]+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert phony
+    for target in phony:
+        assert re.search(rf"make {target}\s+\S", shown), f"make help does not list {target}"
 
 
 def test_every_condition_and_reason_of_the_operator_is_explained() -> None:

@@ -98,4 +98,4 @@ def test_without_its_otherwise_the_graph_is_refused_as_the_documents_say(tmp_pat
     done = subprocess.run([DECURION, "validate", "."], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     [said] = done.stderr.splitlines()
-    assert f"```text\n{said}\n```" in (EXAMPLE.parents[1] / "docs" / "controls.md").read_text()
+    assert f"\n{said}\n```\n" in (EXAMPLE.parents[1] / "docs" / "controls.md").read_text()
