@@ -20,6 +20,7 @@ _HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 _FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
 _MAKE = re.compile(r"^([a-z-]+):.*## ", re.MULTILINE)
+_FILE = re.compile(r"`((?:tests|hack|examples|docs|crds|ledger|worker|operator|cli)/[\w./-]*)(?:::(test_\w+))?`")
 EVERY = pytest.mark.parametrize("page", pages(), ids=[str(page.relative_to(ROOT)) for page in pages()])
 
 
@@ -93,6 +94,16 @@ def test_every_target_of_make_exists(page: Path) -> None:
     for text in said(page):
         if found := re.match(r"make ([a-z-]+)", text):
             assert found[1] in known, f"{page.relative_to(ROOT)}: there is no make {found[1]}"
+
+
+@EVERY
+def test_every_file_and_test_that_is_named_exists(page: Path) -> None:
+    for name, test in _FILE.findall(_FENCED.sub("", page.read_text())):
+        file = ROOT / name
+        assert file.exists() or "NNNN" in name, f"{page.relative_to(ROOT)}: there is no {name}"
+        if test:
+            found = re.search(rf"^(async )?def {test}\(", file.read_text(), re.MULTILINE)
+            assert found, f"{page.relative_to(ROOT)}: {name} has no {test}"
 
 
 def test_make_help_lists_every_target() -> None:
