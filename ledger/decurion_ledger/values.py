@@ -13,7 +13,7 @@ import hashlib
 import math
 import reprlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -215,14 +215,16 @@ class Values:
         )
         self._known.add(sha)
 
-    async def rebuilt(self, ref: ListRef, change: Callable[[list[Json]], list[Json]]) -> ListRef | list[Json]:
+    async def rebuilt(
+        self, ref: ListRef, change: Callable[[list[Json]], Awaitable[list[Json]]]
+    ) -> ListRef | list[Json]:
         """The list that `change` makes of `ref`, chunk by chunk; a plain list when it has become narrow.
 
         Memory is bounded by a chunk. What comes out the same is not stored again.
         """
         builder = ListBuilder()
         async for items in self.chunks(ref):
-            await self._extend(builder, change(items))
+            await self._extend(builder, await change(items))
         return await self.finish(builder)
 
     async def appended(self, value: Appended) -> ListRef | list[Json]:

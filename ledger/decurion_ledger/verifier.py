@@ -249,7 +249,7 @@ class _Audit:
         arms = self.arms.pop(path, {})
         for unit in [unit for unit in self.units if unit.startswith(f"{path}[")]:
             del self.units[unit]
-        named = core["arms"].get("root")
+        named = (core.get("arms") or {}).get("root")
         if named is not None and named != _arms(arms):
             self._problem("ARMS", key, f"the join of {path} does not name the branches that ended before it")
 

@@ -259,13 +259,21 @@ async def test_more_than_the_limit_is_not_loaded_and_the_error_says_what_to_do()
         await values.load(mark({"a": ref}), limit=1_000)
 
 
+async def same(items: list) -> list:
+    return items
+
+
+async def numbers(items: list) -> list:
+    return [item["i"] for item in items]
+
+
 async def test_lists_are_appended_and_rebuilt_chunk_by_chunk_to_what_they_would_be_whole() -> None:
     values = Values(open_store("memory://wide-append"), RUN)
     (ref,) = (await values.keep([WIDE])).values
     both = await values.appended(Appended((ref, [1, 2], ref)))
     assert vhash(both) == vhash([*WIDE, 1, 2, *WIDE])
-    assert await values.rebuilt(ref, lambda items: items) == ref
-    narrow = await values.rebuilt(ref, lambda items: [item["i"] for item in items])
+    assert await values.rebuilt(ref, same) == ref
+    narrow = await values.rebuilt(ref, numbers)
     assert narrow == [row["i"] for row in WIDE]
 
 

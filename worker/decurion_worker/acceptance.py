@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph, Node, Scope
 from decurion_crds.values import OutputMismatch, Validator
+from decurion_crds.wide import ListRef
 from decurion_ledger import Record, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import schema_hash
@@ -37,6 +39,24 @@ class Acceptance:
         if task.kind == "join" and record.core.get("arms") != task.env["arms"]:
             return "it names other arms than have ended"
         return self._value_fault(record)
+
+    def opening_fault(self, task: Task, value: Json) -> str | None:
+        """Why a map or graph cannot be opened with this value, or None."""
+        scope = self._graph.templates[task.template] if task.template else self._graph.root
+        node = scope.by_name[task.node]
+        if node.template is None:
+            return "the node opens nothing"
+        if not isinstance(value, dict):
+            return "it opens with no object"
+        if node.map is None:
+            return None
+        items, keys = value.get("items"), value.get("keys")
+        if not isinstance(items, list | ListRef) or not isinstance(value.get("base"), dict):
+            return "it opens with no list of items, or no input that they share"
+        count = items.count if isinstance(items, ListRef) else len(items)
+        if (node.map.key is None) is not (keys is None) or (isinstance(keys, list) and len(keys) != count):
+            return "its keys are not those of its items"
+        return None
 
     def _place_fault(self, record: Record, task: Task, last: bool) -> str | None:
         """Why a record of this type and path cannot come of the task, or why it cannot be the last one."""
@@ -73,9 +93,13 @@ class Acceptance:
         return not mark or mark == "otherwise" or (node is not None and node.graph is not None)
 
     def _value_fault(self, record: Record) -> str | None:
-        delta = record.core["delta"] if record.core else None
+        core = record.core or {}
+        delta = core["delta"]
         held = (record.envelope.get("values") or {}).get(delta) if delta is not None else None
-        if held is None or "inline" not in held:
+        if held is None:
+            none = delta is None and (record.type == "skip" or isinstance(core["outcome"], dict))
+            return None if none else "its value is not with it"
+        if "inline" not in held:
             return None
         value = held["inline"]
         if vhash(value) != delta:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import Node, Scope
@@ -51,6 +52,16 @@ class _Progress:
     skipped: set[str]
     writes: dict[str, dict[str, Json]]
     failures: dict[str, Failure]
+
+
+class _Ended(NamedTuple):
+    """The record that ended a node: its path and core hash, and what came of the node."""
+
+    where: str
+    core: str
+    failure: Failure | None
+    output: Json
+    writes: Mapping[str, Json]
 
 
 class LeafScope:
@@ -131,19 +142,21 @@ class LeafScope:
     def _taken_over(self, node: Node) -> bool:
         """Take what is committed of a node as it is; False when something of it is left to do."""
         where = f"{self._path}/{node.name}"
-        for mark in ("", "!otherwise"):
+        for mark in ("!otherwise", ""):
             one = self._done.get(f"{node.name}{mark}")
-            if one is not None:
-                skipped, writes = one.status == "skipped", dict(one.writes)
-                at = f"{where}{mark}"
-                self._absorb(node, at, one.core_hash, one.failure, one.output, writes, skipped, final=bool(mark))
-                return True
+            if one is None:
+                continue
+            if not mark and node.graph is not None and one.failure is not None and node.on_failure == "otherwise":
+                return False  # its `writes` failed: what stands for it is still due
+            ended = _Ended(f"{where}{mark}", one.core_hash, one.failure, one.output, dict(one.writes))
+            self._absorb(node, ended, skipped=one.status == "skipped", instead=one.instead, final=bool(mark))
+            return True
         end = self._done.get(f"{node.name}!output")
         if end is None or node.graph is None or (end.failure is None and node.writes):
             return False
         if end.failure is not None and node.on_failure == "otherwise":
             return False
-        self._absorb(node, f"{where}!output", end.core_hash, end.failure, end.output, {}, False)
+        self._absorb(node, _Ended(f"{where}!output", end.core_hash, end.failure, end.output, {}))
         return True
 
     async def _node(self, node: Node) -> bool:
@@ -159,15 +172,8 @@ class LeafScope:
         await self._emit(built.record)
         if result.status == "opened":
             return await self._graph(execution, env, built.value, built.record.core_hash)
-        return self._absorb(
-            node,
-            execution.path,
-            built.record.core_hash,
-            result.failure,
-            built.value,
-            built.writes,
-            result.status == "skipped",
-        )
+        ended = _Ended(execution.path, built.record.core_hash, result.failure, built.value, built.writes)
+        return self._absorb(node, ended, skipped=result.status == "skipped", instead=result.instead)
 
     async def _graph(self, execution: Execution, env: Mapping[str, Json], input: Json, core: str) -> bool:
         """The graph of a node, in a scope of its own, then what follows from its end."""
@@ -205,50 +211,52 @@ class LeafScope:
     async def _after(
         self, execution: Execution, env: Mapping[str, Json], output: Json, failure: Failure | None, core: str
     ) -> bool:
-        """The `writes` of a graph that ended, or the `otherwise` of one that failed."""
+        """The `writes` of a graph that ended, and the `otherwise` of one that failed, itself or in these."""
         node, path = execution.node, execution.path
-        ended = ((f"{path}!output", core),)
-        if failure is not None and node.on_failure == "otherwise":
-            failed = NodeResult("failed", failure=failure)
-            result, mark = await instead_of(execution, env, failed), "!otherwise"
-            if result.instead:
-                result = NodeResult("ok", output=result.output)
-        elif failure is None and node.writes:
-            result, mark = await writes_result(execution, env, output), ""
-        else:
-            return self._absorb(node, f"{path}!output", core, failure, output, {}, False)
-        built = await node_record(execution, result, parents=ended, envelope=self._envelope, mark=mark)
+        ended = _Ended(f"{path}!output", core, failure, output, {})
+        if failure is None and node.writes:
+            ended = await self._written(execution, env, ended)
+        if ended.failure is None or node.on_failure != "otherwise":
+            return self._absorb(node, ended)
+        result = await instead_of(execution, env, NodeResult("failed", failure=ended.failure))
+        if result.instead:
+            result = NodeResult("ok", output=result.output)
+        parents = ((ended.where, ended.core),)
+        built = await node_record(execution, result, parents=parents, envelope=self._envelope, mark="!otherwise")
         await self._emit(built.record)
-        value = built.value if mark else output
-        where, core = built.record.path, built.record.core_hash
-        return self._absorb(node, where, core, result.failure, value, built.writes, False, final=bool(mark))
+        ended = _Ended(built.record.path, built.record.core_hash, result.failure, built.value, {})
+        return self._absorb(node, ended, final=True)
+
+    async def _written(self, execution: Execution, env: Mapping[str, Json], ended: _Ended) -> _Ended:
+        """The `writes` of a graph, or what is committed of them."""
+        one = self._done.get(execution.node.name)
+        if one is not None:
+            return _Ended(execution.path, one.core_hash, one.failure, ended.output, dict(one.writes))
+        result = await writes_result(execution, env, ended.output)
+        parents = ((ended.where, ended.core),)
+        built = await node_record(execution, result, parents=parents, envelope=self._envelope)
+        await self._emit(built.record)
+        return _Ended(execution.path, built.record.core_hash, result.failure, ended.output, built.writes)
 
     def _absorb(
-        self,
-        node: Node,
-        where: str,
-        core: str,
-        failure: Failure | None,
-        output: Json,
-        writes: Mapping[str, Json],
-        skipped: bool,
-        *,
-        final: bool = False,
+        self, node: Node, ended: _Ended, *, skipped: bool = False, instead: bool = False, final: bool = False
     ) -> bool:
-        """Take in how a node ended, at the record `where`; whether what comes after it may run.
+        """Take in how a node ended; whether what comes after it may run.
 
-        `final`: its `onFailure` was heeded already.
+        `instead`: its output is that of its `otherwise`. `final`: its `onFailure` was heeded already.
         """
-        self._now.ends[node.name] = (where, core)
-        if failure is not None and (final or node.on_failure == "fail"):
-            self._now.failures[node.name] = failure
-            return False
-        if failure is not None and node.on_failure == "skip":
-            skipped, output = True, None
+        output = ended.output
+        self._now.ends[node.name] = (ended.where, ended.core)
+        if ended.failure is not None:
+            if node.on_failure == "skip" and not final:
+                skipped, output = True, None
+            elif not instead:
+                self._now.failures[node.name] = ended.failure
+                return False
         self._now.outputs[node.name] = output
         if skipped:
             self._now.skipped.add(node.name)
-        for channel, value in writes.items():
+        for channel, value in ended.writes.items():
             self._now.writes.setdefault(channel, {})[node.name] = value
         return True
 

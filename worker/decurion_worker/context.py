@@ -115,6 +115,13 @@ class RunContext:
         exprs = {str(i): part for i, part in enumerate(text.parts) if isinstance(part, Expr)}
         return await self.evaluator.render(text, await self._in_place(exprs, env))
 
+    async def load(self, value: Json, *, name: str) -> Json:
+        """`value` with its wide lists in memory. Raises `ExpressionFailed` for what is too wide."""
+        try:
+            return await self.values.load(value)
+        except ValueTooWide as error:
+            raise ExpressionFailed(str(error), name=name) from error
+
     async def _in_place(self, exprs: Mapping[str, Expr], env: Mapping[str, Json]) -> Mapping[str, Json]:
         """`env` with all that `exprs` read. Raises `ExpressionFailed` for what is too wide."""
         if not wide.touches(exprs, env):

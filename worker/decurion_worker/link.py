@@ -38,6 +38,8 @@ class Done:
     core_hash: str
     failure: Failure | None = None
     writes: tuple[tuple[str, Json], ...] = ()
+    instead: bool = False
+    """Its output stands for that of a node that failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,4 +49,5 @@ async def done(values: Values, record: Record) -> Done:
         core_hash=record.core_hash,
         failure=failure,
         writes=tuple(writes),
+        instead=failure is not None and delta is not None,
     )

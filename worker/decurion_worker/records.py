@@ -15,7 +15,7 @@ from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import Execution, schema_hash
 from decurion_worker.engine.actions import EndScope, Task
-from decurion_worker.engine.scopes import Opened, timed_out
+from decurion_worker.engine.scopes import ABANDONED, Opened, timed_out
 from decurion_worker.engine.tasks import counts
 from decurion_worker.failure import Failure
 from decurion_worker.nodes import NodeResult
@@ -200,7 +200,7 @@ def _join_failure(joined: Opened) -> Failure | None:
     if joined.timed_out:
         return timed_out(joined)
     if joined.ended < joined.total or joined.outputs is None:
-        return Failure(joined.path, "Terminal", "Abandoned", "the run failed elsewhere before all items had run")
+        return Failure(joined.path, "Terminal", ABANDONED, "the run failed elsewhere before all items had run")
     return None
 
 

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from decurion_crds.canonical import Json
+from decurion_crds.errors import DecurionError
 from decurion_crds.expressions import Evaluator
 from decurion_ledger import Record, SlotReader, Store
 from decurion_ledger.errors import StoreError
 from decurion_ledger.patience import Patience
 from decurion_worker.branch import run_branch, scope_output
 from decurion_worker.context import Execution, RunContext
+from decurion_worker.engine.tasks import task_of
 from decurion_worker.failure import Failure
 from decurion_worker.link import (
     Acked,
@@ -44,7 +46,7 @@ from decurion_worker.link import (
 from decurion_worker.nodes import NodeResult, execute
 from decurion_worker.nodes.join import joined_output
 from decurion_worker.nodes.node import instead_of, writes_result
-from decurion_worker.records import attempt_records, build, node_record
+from decurion_worker.records import attempt_records, build, given_up, node_record
 from decurion_worker.slots import ModelSlots
 from decurion_worker.sources import Sources
 
@@ -233,6 +235,11 @@ class Runner:
             log.info("item %s of run %s cannot be stored: %s", item.scope or item.node, item.run, error)
             self._outbox.put(Halted(item.run, str(error)))
             self._drop_run(item.run)
+        except DecurionError as error:
+            # What is stored is not what it should be: the item fails, not all that stand beside it.
+            log.exception("item %s of run %s fails", item.scope or item.node, item.run)
+            if run is not None:
+                await self._fail_item(run, item, error)
         except Exception:
             # A fault of ours must not look like a slow item: the driver hears that the runner is gone and offers its
             # items to another, three times at most.
@@ -242,6 +249,14 @@ class Runner:
             self._tasks.pop((item.run, item.lease), None)
             self._computing.discard((item.run, item.lease))
             self._start_waiting()
+
+    async def _fail_item(self, run: _RunState, item: WorkItem, error: DecurionError) -> None:
+        task = task_of(item)
+        failure = Failure(task.key, "Terminal", type(error).__name__, str(error))
+        envelope = {"lease": item.lease, "worker": self.name}
+        context = run.context
+        record = await given_up(context.values, item.run, context.graph, task, failure, envelope=envelope)
+        await self.emit(run, item, record, True)
 
     async def _work_node(self, context: RunContext, item: WorkItem, emit: _Emitter) -> None:
         envelope: dict[str, Json] = {"lease": item.lease, "worker": self.name}

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from decurion_crds.canonical import Json
@@ -28,7 +28,15 @@ from decurion_ledger import (
     final_state_hash,
     vhash,
 )
-from decurion_ledger.errors import Fenced, LedgerError, StaleLeader, StoreError, StoreUnknown
+from decurion_ledger.errors import (
+    BlobCorrupt,
+    Fenced,
+    LedgerError,
+    StaleLeader,
+    StoreError,
+    StoreUnknown,
+    ValueMissing,
+)
 from decurion_worker.acceptance import Acceptance
 from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task, failure_of
 from decurion_worker.errors import RunnerLost
@@ -71,6 +79,20 @@ class Suspicion:
 class _Inbox:
     submitted: list[tuple[str, Submitted]] = field(default_factory=list)
     own: list[Record] = field(default_factory=list)
+    given_up: list[tuple[Task, Record]] = field(default_factory=list)
+    """Failures of tasks that nobody brings to an end; written while the task is still wanted."""
+
+
+@dataclass(slots=True)
+class _Checked:
+    """What came of records that runners sent: those to be committed, how far each runner is answered, the leases by
+    runner that are void, and why.
+    """
+
+    accepted: list[tuple[Record, Task]] = field(default_factory=list)
+    acks: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    void: list[tuple[Lease, str]] = field(default_factory=list)
 
 
 class RunSession:
@@ -276,8 +298,11 @@ class RunSession:
     async def _step(self) -> bool:
         """Write one group of records and apply them. False when there was nothing to write."""
         inbox, self._inbox = self._inbox, _Inbox()
-        records, acks, refused = self._check(inbox.submitted)
-        records.extend(inbox.own)
+        checked = self._check(inbox.submitted)
+        loaded = await self._load(checked)
+        records = [record for record, _ in checked.accepted]
+        records += inbox.own
+        records += [record for task, record in inbox.given_up if self.engine.out.get(task.key) is task]
         close: Close | None = None
         for decision in self.engine.decide():
             if isinstance(decision, Close):
@@ -290,15 +315,17 @@ class RunSession:
             self.facts.committed += len(records)
             self._note_slot(slots[-1])
             for slot, record in zip(slots, records, strict=True):
-                await self._apply(slot, record)
+                await self._apply(slot, record, loaded.get(record.path))
             await self._still_mine(written)
+        for lease, why in checked.void:
+            self._offer_again(lease, why)
         if close is not None:
             # After what was written beside it: the state that the record names is that of all records before it.
             await self._close(await self._closing(close))
-        if acks:
-            self.on_acked(self, acks)
-        if refused:
-            self.on_revoked(self, refused)
+        if checked.acks:
+            self.on_acked(self, checked.acks)
+        if checked.refused:
+            self.on_revoked(self, checked.refused)
         if records or close:
             self._timers.tend(self.engine.timed())
             self.on_changed(self)
@@ -346,52 +373,64 @@ class RunSession:
 
     # ------------------------------------------------------------------ what runners sent
 
-    def _check(
-        self, submitted: Iterable[tuple[str, Submitted]]
-    ) -> tuple[list[Record], dict[str, int], dict[str, list[str]]]:
-        """Records that may be committed, how far each runner is answered, and the leases that are void."""
-        accepted: list[Record] = []
-        acks: dict[str, int] = {}
-        refused: dict[str, list[str]] = {}
+    def _check(self, submitted: Iterable[tuple[str, Submitted]]) -> _Checked:
+        """What runners sent, as far as it can be judged without the store."""
+        checked = _Checked()
         void: set[str] = set()
         paths: set[str] = set()
         for runner, one in submitted:
             if not one.lease.startswith(f"{self._epoch}."):
                 continue  # said to an earlier owner of the run: its numbers are not ours
-            acks[runner] = max(one.seq, acks.get(runner, 0))
+            checked.acks[runner] = max(one.seq, checked.acks.get(runner, 0))
             lease = self.leases.get(one.lease)
-            if lease is None or lease.runner != runner or one.lease in void:
-                refused.setdefault(runner, []).append(one.lease)
+            task = self.engine.out.get(lease.key) if lease is not None else None
+            if lease is None or task is None or lease.runner != runner or one.lease in void:
+                checked.refused.setdefault(runner, []).append(one.lease)
                 continue
-            why = self._fault(one, lease.key, paths)
+            committed = self.engine.results
+            why = self._acceptance.fault(one.record, task=task, last=one.last, committed=committed, beside=paths)
             if why is not None:
-                # A record that cannot be right voids the item: it is offered again from what is committed.
-                log.error("run %s: a record of %s at %s is refused: %s", self.run, runner, one.record.path, why)
                 void.add(one.lease)
-                refused.setdefault(runner, []).append(one.lease)
-                self._release(one.lease, why)
+                self._refuse(checked, lease, one.record, why)
                 continue
             if one.record.core is not None:
                 paths.add(one.record.path)
-            accepted.append(one.record)
+            checked.accepted.append((one.record, task))
             if one.last:
                 self.leases.pop(one.lease, None)
                 self.suspects.pop(lease.key, None)
-        return accepted, acks, refused
+        return checked
 
-    def _fault(self, one: Submitted, key: str, beside: set[str]) -> str | None:
-        task = self.engine.out.get(key)
-        if task is None:
-            return f"nothing is out at {key}"
-        return self._acceptance.fault(
-            one.record, task=task, last=one.last, committed=self.engine.results, beside=beside
-        )
+    async def _load(self, checked: _Checked) -> dict[str, Applied]:
+        """The values that the engine wants of accepted records, by path. What has none that it can take is refused:
+        once it were durable, no driver could read the log any more.
+        """
+        loaded: dict[str, Applied] = {}
+        for record, task in list(checked.accepted):
+            if record.core is None:
+                continue
+            try:
+                found = loaded[record.path] = await applied(self._values, self.engine, 0, record)
+                opens = record.type == "scope_opened" and task.kind == "node"
+                why = self._acceptance.opening_fault(task, found.value) if opens else None
+            except (BlobCorrupt, ValueMissing) as error:
+                why = str(error)
+            if why is not None:
+                checked.accepted.remove((record, task))
+                lease = Lease("", task.key, str(record.envelope.get("worker", "")))
+                self._refuse(checked, lease, record, why)
+        return loaded
 
-    def _release(self, lease_id: str, why: str) -> None:
+    def _refuse(self, checked: _Checked, lease: Lease, record: Record, why: str) -> None:
+        """A record that cannot be right voids the item: it is offered again from what is committed."""
+        log.error("run %s: a record of %s at %s is refused: %s", self.run, lease.runner, record.path, why)
+        if lease.id:
+            self.leases.pop(lease.id, None)
+            checked.refused.setdefault(lease.runner, []).append(lease.id)
+        checked.void.append((lease, why))
+
+    def _offer_again(self, lease: Lease, why: str) -> None:
         """An item whose record was refused: offered again, given up when that happens again and again."""
-        lease = self.leases.pop(lease_id, None)
-        if lease is None:
-            return
         self._refusals[lease.key] += 1
         if self._refusals[lease.key] >= REFUSALS:
             self._give_up(lease.key, Failure(lease.key, "Terminal", "RecordRefused", f"its record is refused: {why}"))
@@ -401,7 +440,7 @@ class RunSession:
 
     # ------------------------------------------------------------------ what is durable
 
-    async def _apply(self, slot: int, record: Record) -> None:
+    async def _apply(self, slot: int, record: Record, loaded: Applied | None) -> None:
         match record.type:
             case "lease_lost":
                 self._lost(record)
@@ -413,12 +452,19 @@ class RunSession:
         self.advanced = self.advanced or record.core is not None
         if usage := record.envelope.get("usage"):
             self.facts.add_usage(usage)
-        failure = failure_of(record)
-        if failure is not None and not record.path.endswith(("!output", "!join")):
-            self.facts.add_failure(failure)
-        self.engine.apply(await applied(self._values, self.engine, slot, record))
+        self._show_failure(record)
+        if loaded is None:
+            loaded = await applied(self._values, self.engine, slot, record)
+        self.engine.apply(replace(loaded, slot=slot))
         if self.engine.abandoned:
             self._abandon()
+
+    def _show_failure(self, record: Record) -> None:
+        """Show a failure once, where it happened: not again at the end of what it is in."""
+        failure = failure_of(record)
+        inside = record.path.endswith(("!output", "!join"))
+        if failure is not None and (not inside or failure.path == record.path.removesuffix("!output")):
+            self.facts.add_failure(failure)
 
     def _abandon(self) -> None:
         """Take back what runners do for a map that failed."""
@@ -457,7 +503,9 @@ class RunSession:
         failing.add_done_callback(self._failing.discard)
 
     async def _fail(self, task: Task, failure: Failure) -> None:
-        self._write_own(await given_up(self._values, self.run, self.graph, task, failure, envelope=self._signed()))
+        record = await given_up(self._values, self.run, self.graph, task, failure, envelope=self._signed())
+        self._inbox.given_up.append((task, record))
+        self._wake.set()
 
     def _revoke_all(self) -> None:
         revoked: dict[str, list[str]] = {}
@@ -531,9 +579,7 @@ class RunSession:
                 return
         if usage := record.envelope.get("usage"):
             self.facts.add_usage(usage)
-        failure = failure_of(record)
-        if failure is not None and not record.path.endswith(("!output", "!join")):
-            self.facts.add_failure(failure)
+        self._show_failure(record)
         self.engine.apply(await applied(self._values, self.engine, slot, record))
 
     def _closed_before(self, record: Record) -> None:

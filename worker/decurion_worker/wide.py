@@ -88,6 +88,8 @@ async def _resolve(
         if i == len(steps) - 1:
             if whole and has_refs(value):
                 place[step] = await _read(values, value, light)
+            elif has_refs(value):
+                place[step] = await values.near(value)
             return
         if not isinstance(value, dict):
             return
@@ -162,10 +164,8 @@ async def _list(values: Values, ref: ListRef, schema: Schema, steps: Sequence[st
     of_items = {"type": "array", "items": items}
     validator = Validator(of_items)
 
-    def change(chunk: list[Json]) -> list[Json]:
-        if any(map(has_refs, chunk)):
-            return chunk  # a list in a list in a list: each was checked when it was made
-        normal: list[Json] = normalise(chunk, of_items)
+    async def change(chunk: list[Json]) -> list[Json]:
+        normal: list[Json] = normalise([await values.load(item) for item in chunk], of_items)
         validator.check(normal)
         return normal
 

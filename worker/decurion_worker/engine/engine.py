@@ -24,7 +24,7 @@ from decurion_worker.engine.actions import Applied, Close, Decision, EndScope, J
 from decurion_worker.engine.environment import channel_values
 from decurion_worker.engine.offers import Offers
 from decurion_worker.engine.results import Results, arms_root
-from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopePlan, ScopeState, timed_out
+from decurion_worker.engine.scopes import ABANDONED, BranchStatus, NodeStatus, Opened, ScopePlan, ScopeState, timed_out
 from decurion_worker.engine.tasks import branch_task, scope_task
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure
@@ -520,7 +520,8 @@ class Engine:
         self._settle_cancel()
 
     def _settle_cancel(self) -> None:
-        if self.cancelled is not None and self.closed is None and not self.out:
+        done = self.output_hash is not None or "!output" in self.root.failures
+        if self.cancelled is not None and self.closed is None and not self.out and not done:
             self.closed = "cancelled"
             failure = Failure("/", "Terminal", "Cancelled", f"the run was cancelled ({self.cancelled})")
             self._decisions["close"] = Close("cancelled", failure, None, None)
@@ -548,4 +549,4 @@ def _why(scope: ScopeState) -> Failure:
     owner = scope.owner
     if owner is not None and owner.single and owner.timed_out:
         return timed_out(owner)
-    return scope.failure or Failure(scope.path, "Terminal", "Abandoned", "what it belongs to failed")
+    return scope.failure or Failure(scope.path, "Terminal", ABANDONED, "what it belongs to failed")

@@ -10,7 +10,7 @@ from typing import Any
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import Scope
-from decurion_crds.wide import Appended, ListRef, WideList, has_refs
+from decurion_crds.wide import Appended, ListRef, WideDict, WideList, has_refs
 
 MISSING: Any = object()
 
@@ -63,6 +63,10 @@ def channel_values(scope: Scope, writes: Mapping[str, Mapping[str, Json]]) -> di
     return values
 
 
+def _object(members: dict[str, Json]) -> dict[str, Json]:
+    return WideDict(members) if any(map(has_refs, members.values())) else members
+
+
 def environment(
     scope: Scope,
     *,
@@ -75,8 +79,8 @@ def environment(
     """The environment of a node: `input`, `nodes.<name>.output`, `state` and `run`, cut to `reads`."""
     whole = {
         "input": input,
-        "nodes": {name: {"output": output} for name, output in outputs.items()},
-        "state": channel_values(scope, writes) if scope.channels else {},
+        "nodes": {name: _object({"output": output}) for name, output in outputs.items()},
+        "state": _object(channel_values(scope, writes)) if scope.channels else {},
         "run": facts,
     }
     return prune(whole, reads)

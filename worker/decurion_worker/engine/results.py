@@ -63,4 +63,5 @@ def arm(results: Iterable[tuple[str, str]]) -> str:
 
 def arms_root(arms: Iterable[tuple[str, str]]) -> str:
     """The Merkle root over the arms of a map: (path of the branch, arm in hex), in order of the paths."""
-    return merkle_root("arms/v0", [canonical(pair) for pair in sorted(arms)])
+    # Paths and hex digits need no escapes: this is their canonical form.
+    return merkle_root("arms/v0", [f'["{path}","{arm}"]'.encode() for path, arm in sorted(arms)])

@@ -21,6 +21,8 @@ from decurion_worker.failure import Failure
 
 ARM = 32
 """Bytes of an arm."""
+ABANDONED = "Abandoned"
+"""The code of what was given up since what it belongs to failed."""
 UNBOUNDED = 604_800.0
 """The `timeoutSeconds` of a map or graph that says nothing of it: the most that one may say."""
 MAX_ROWS = 512
@@ -114,11 +116,15 @@ class ScopeState:
 
     @property
     def failure(self) -> Failure | None:
-        """Of what failed, the first in file order: which was committed first depends on time."""
-        if not self.failures:
+        """Of what failed, the first in file order: which was committed first depends on time.
+
+        What was given up since something else failed is not the cause of anything.
+        """
+        causes = {name: f for name, f in self.failures.items() if f.code != ABANDONED} or self.failures
+        if not causes:
             return None
         order = {node.name: i for i, node in enumerate(self.scope.nodes)}
-        return self.failures[min(self.failures, key=lambda name: order.get(name, len(order)))]
+        return causes[min(causes, key=lambda name: order.get(name, len(order)))]
 
     @property
     def halted(self) -> bool:

@@ -9,7 +9,7 @@ from decurion_worker.engine.actions import Task
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.results import arms_root
 from decurion_worker.engine.scopes import Opened, ScopeState
-from decurion_worker.link import ItemKind
+from decurion_worker.link import ItemKind, WorkItem
 
 SUFFIX: dict[ItemKind, str] = {"node": "", "writes": "!writes", "otherwise": "!otherwise", "join": "!join"}
 
@@ -79,6 +79,17 @@ def branch_task(opened: Opened, index: int) -> Task:
         skip=False,
         done=dict(opened.partial.get(index, {})),
     )
+
+
+def task_of(item: WorkItem) -> Task:
+    """The task that a work item was made of, without what is committed of it."""
+    if item.kind == "branch":
+        key = item.scope
+    elif item.kind == "output":
+        key = f"{item.scope or '/'}!output"
+    else:
+        key = f"{item.scope}/{item.node}{SUFFIX[item.kind]}"
+    return Task(key, item.kind, item.scope, item.node, item.env, item.template, item.parents, item.skip, {})
 
 
 def _template(scope: ScopeState) -> str:

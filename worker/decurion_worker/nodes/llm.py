@@ -73,6 +73,7 @@ async def _schema(execution: Execution, call: LlmCall, snapshot: Mapping[str, Js
         return schema
     properties = dict(schema["properties"])
     for name, choices in (await execution.context.evaluate(call.choices, snapshot)).items():
+        choices = await execution.context.load(choices, name=f"choices.{name}")
         if not choices:
             raise ExpressionFailed("the list is empty; skip the node by when", name=f"choices.{name}")
         properties[name] = {**properties[name], "enum": list(dict.fromkeys(choices))}

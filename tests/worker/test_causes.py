@@ -1,0 +1,111 @@
+"""Which failure a scope that failed names: the cause, never what was given up for its sake."""
+
+from __future__ import annotations
+
+import pytest
+
+from decurion_ledger import open_store
+from manifests import compiled
+from test_runs import Bench, _begin, _stores, done, put_all
+
+LLM = """
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {name: slow}
+spec:
+  protocol: scripted
+  scripted:
+    replies: [{match: "item 0", error: ModelRefused}, {match: "item", reply: '{"text": "x"}', delaySeconds: 1}]
+"""
+
+ROOT = (
+    """
+  input: {items: {type: array, items: {type: integer}}}
+  nodes:
+    - name: each
+      map: {items: input.items, as: k, template: one, concurrency: 1}
+    - name: bad
+      with: {size: "len(input.items)"}
+      code: |
+        t = 0
+        for i in range(200000):
+            t += i
+        if size > 0:
+            raise ValueError("the cause")
+        {"k": size}
+      output: {k: {type: integer}}
+  output: {all: nodes.each.output.items, k: nodes.bad.output.k}
+  templates:
+    - name: one
+      input: {k: {type: integer}}
+      nodes:
+        - name: ask
+          with: {k: input.k}
+          llm: {ref: slow, prompt: "item {{ k }}"}
+          retry: {transient: 0}
+      output: {text: nodes.ask.output.text}
+"""
+    + LLM
+)
+
+ROWS = """
+  input: {rows: {type: array, items: {type: array, items: {type: integer}}}}
+  nodes:
+    - name: rows
+      map: {items: input.rows, as: row, template: row, tolerate: {count: 9}}
+  output: {rows: nodes.rows.output.failures}
+  templates:
+    - name: row
+      input: {row: {type: array, items: {type: integer}}}
+      nodes:
+        - name: cells
+          map: {items: input.row, as: k, template: cell}
+        - name: bad
+          with: {row: input.row}
+          code: |
+            if len(row) > 1:
+                raise ValueError("the cause")
+            {"k": 1}
+          output: {k: {type: integer}}
+      output: {cells: nodes.cells.output.items, k: nodes.bad.output.k}
+    - name: cell
+      input: {k: {type: integer}}
+      nodes:
+        - name: same
+          with: {k: input.k}
+          transform: {k: "k + 0"}
+      output: {k: nodes.same.output.k}
+"""
+
+
+async def test_the_reason_of_a_run_that_failed_is_its_cause() -> None:
+    session, _ = await done(compiled(ROOT), {"items": [1, 2, 3]})
+    assert session.projection()["phase"] == "Failed"
+    assert "the cause" in session.facts.message
+
+
+async def test_a_row_that_fails_names_its_cause_wherever_the_run_was_cut() -> None:
+    spec, given = ROWS, {"rows": [[1, 2, 3]]}
+    async with Bench() as bench:
+        whole, log = await bench.run(compiled(spec), given), await bench.log()
+        blobs = await bench.blobs()
+    body = [r for r in log if r.type not in ("genesis", "fence", "close")]
+    seen = {-1: str(whole.engine.output)}
+    states = {-1: whole.facts.state_hash}
+    for cut in range(len(body) + 1):
+        store = open_store(f"memory://abandoned-{next(_stores)}")
+        await put_all(store, blobs)
+        await _begin(store, log[0], body[:cut])
+        async with Bench(store=store) as bench:
+            session = await bench.run(None, epoch=1)
+        seen[cut] = str(session.engine.output)
+        states[cut] = session.facts.state_hash
+    assert set(seen.values()) == {seen[-1]}, seen
+    assert len(set(states.values())) == 1
+
+
+@pytest.mark.parametrize("branches", [1, 2, 64])
+async def test_a_row_that_fails_names_its_cause_however_many_slots_there_are(branches: int) -> None:
+    session, _ = await done(compiled(ROWS), {"rows": [[1, 2, 3], [4, 5], [6]]}, branches=branches)
+    assert [row["error"] for row in session.engine.output["rows"]] == ["ExpressionFailure", "ExpressionFailure"]
