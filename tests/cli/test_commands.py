@@ -289,7 +289,7 @@ def test_a_run_of_an_operator_is_left_to_it_unless_it_is_taken_on_purpose(slow: 
 
 
 def test_an_interrupted_run_says_how_to_go_on(slow: Path) -> None:
-    first = begin("run", "graph.yaml", "--input", input_of(40), "--run-id", "r1", "--branches", "4", cwd=slow)
+    first = begin("run", "graph.yaml", "--input", input_of(400), "--run-id", "r1", "--branches", "4", cwd=slow)
     committed(slow, "r1", 8)
     os.kill(first.pid, signal.SIGINT)
     _, said = first.communicate(timeout=60)
