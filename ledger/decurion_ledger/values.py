@@ -312,6 +312,16 @@ class Values:
         for sha, size in await self._index(ref):
             yield await self._items(await self._chunks.get(sha, size))
 
+    async def largest(self, ref: ListRef) -> tuple[int, int]:
+        """Number and stored bytes of the largest item that has a blob of its own; (0, 0) when none has."""
+        found, number = (0, 0), 0
+        for sha, size in await self._index(ref):
+            for entry in await self._chunks.get(sha, size):
+                if isinstance(entry, dict) and entry["bytes"] > found[1]:
+                    found = (number, entry["bytes"])
+                number += 1
+        return found
+
     async def _index(self, ref: ListRef) -> list[tuple[str, int]]:
         found = await self._chunks.get(ref.index, 0)
         if not isinstance(found, dict) or (found["count"], found["root"]) != (ref.count, ref.root):

@@ -218,3 +218,17 @@ async def test_a_join_that_names_other_arms_than_the_log_holds_is_found() -> Non
     end = next(i for i, r in enumerate(forged) if r.type == "join")
     await _begin(store, log[0], forged[: end + 1])
     assert {p.code for p in await verify(store, "run-1")} == {"ARMS"}
+
+
+@pytest.mark.parametrize("count", [2, 80])
+async def test_an_item_of_a_map_is_not_larger_than_a_mebibyte(count: int) -> None:
+    root = scope(
+        code("plan", f"return ['x' * (1_200_000 if i == 1 else 2_000) for i in range({count})]"),
+        fan_out("each", "nodes.plan.output", "one"),
+        output={"n": path("nodes.each.output.total")},
+        leaf=False,
+    )
+    one = scope(code("len", "return len(t)", t="input.item"), output={"$value": path("nodes.len.output")},
+                inputs=("item",))  # fmt: skip
+    session, _ = await done(graph(root, one=one), {})
+    assert session.facts.message == "/each map.items: item 1 is larger than 1 MiB; split it"

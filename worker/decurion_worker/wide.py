@@ -213,5 +213,9 @@ def item_fault(items: Sequence[Json]) -> str | None:
     """Which item of a map is larger than 1 MiB, or None."""
     for number, item in enumerate(items):
         if not has_refs(item) and not isinstance(item, int | float | bool) and len(canonical(item)) > MAX_ITEM:
-            return f"item {number} is larger than 1 MiB; split it"
+            return too_large(number)
     return None
+
+
+def too_large(number: int) -> str:
+    return f"item {number} is larger than 1 MiB; split it"

@@ -62,7 +62,8 @@ async def _checked_items(execution: Execution, block: MapBlock, items: Json) -> 
 async def _check_sizes(execution: Execution, items: list[Json] | ListRef) -> None:
     """Raises `ValueTooLarge` for more items, or larger ones, than a map may have."""
     if isinstance(items, ListRef):
-        fault = wide.size_fault(items)
+        number, size = await execution.context.values.largest(items)
+        fault = wide.size_fault(items) or (wide.too_large(number) if size > wide.MAX_ITEM else None)
     else:
         fault = wide.item_fault(items)
         if fault is None and len(items) > wide.MAX_COUNT:
