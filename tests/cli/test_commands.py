@@ -71,6 +71,11 @@ def decurion(*args: str, cwd: Path, env: dict[str, str] | None = None) -> subpro
     )
 
 
+def _heed_interrupts() -> None:
+    """A shell that runs the tests in the background has its children ignore interrupts, and theirs inherit it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def begin(*args: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "decurion_cli", *args],
@@ -79,6 +84,7 @@ def begin(*args: str, cwd: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_heed_interrupts,
     )
 
 
