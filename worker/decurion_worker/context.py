@@ -59,7 +59,8 @@ class RunContext:
         self._secrets_came = asyncio.Event()
         self._models: dict[str, SlottedModel] = {}
         self._validators: dict[str, Validator] = {}
-        self._hashes: dict[int, str] = {}
+        self._hashes: dict[int, tuple[Schema, str]] = {}
+        self._lists: dict[int, Schema] = {}
         self._asking: dict[int, bool] = {}
 
     def scope(self, template: str) -> Scope:
@@ -89,10 +90,17 @@ class RunContext:
         return found
 
     def schema_hash(self, schema: Schema) -> str:
-        """The hash of one of the graph's schemas. They live as long as the graph, so their identity stands for them."""
+        """The hash of a schema. Its identity stands for it, so it is kept: another one must never get its address."""
         found = self._hashes.get(id(schema))
         if found is None:
-            found = self._hashes[id(schema)] = schema_hash(schema)
+            found = self._hashes[id(schema)] = (schema, schema_hash(schema))
+        return found[1]
+
+    def list_of(self, items: Schema) -> Schema:
+        """The schema of a list of what one of the graph's schemas describes; the same one each time."""
+        found = self._lists.get(id(items))
+        if found is None:
+            found = self._lists[id(items)] = {"type": "array", "items": items}
         return found
 
     async def evaluate(

@@ -47,9 +47,9 @@ async def open_map(
 
 async def _checked_items(execution: Execution, block: MapBlock, items: Json) -> list[Json] | ListRef:
     """`items` in their declared types. Raises `OutputBroken`: what is in the log must be a list for ever."""
-    schema = {"type": "array", "items": block.item_schema}
+    context = execution.context
     try:
-        normal: list[Json] | ListRef = await execution.context.checked(schema, items)
+        normal: list[Json] | ListRef = await context.checked(context.list_of(block.item_schema), items)
     except OutputMismatch as error:
         raise OutputBroken(execution.path, [f"items {problem}" for problem in error.problems]) from error
     except ValueRefused as error:
