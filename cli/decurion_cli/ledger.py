@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import orjson
 import typer
 
 from decurion_cli.exits import RUN_FAILED, exits, fail
 from decurion_cli.places import LEDGER
+from decurion_crds.errors import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Look into ledgers and check them.")
 T = TypeVar("T")
@@ -35,6 +37,14 @@ def _where(arguments: list[str], ledger: str) -> tuple[str, list[str]]:
     return ledger, arguments
 
 
+def _exists(ledger: str) -> None:
+    """Exit with a sentence where a folder is named that is not there: it must not look like one without runs."""
+    with exits():
+        folder = Path(unquote(urlsplit(ledger).path) if ledger.startswith("file:") else ledger)
+        if ("://" not in ledger or ledger.startswith("file:")) and not folder.is_dir():
+            raise InputError(f"{ledger}: there is no ledger; correct --ledger, or run a graph on it first")
+
+
 @app.command("ls")
 def ls(
     where: Annotated[
@@ -48,6 +58,7 @@ def ls(
     from decurion_cli.records import list_paths, list_runs
 
     place, rest = _where(where or [], ledger)
+    _exists(place)
     rows = _do(list_paths(place, rest[0]) if rest else list_runs(place))
     if output == "json":
         typer.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())

@@ -21,6 +21,7 @@ def validate(
 ) -> None:
     """Check manifests: 0 when they are right, 2 with every finding when they are not."""
     from decurion_cli.manifests import compile_all, read
+    from decurion_cli.run_checks import run_findings
     from decurion_crds.loader import independent
 
     with exits():
@@ -32,11 +33,13 @@ def validate(
         findings = list(manifests.findings)
         broken = {f.file for f in findings if f.severity == "error"}
         results = compile_all(manifests) if manifests.graphs else {}
+        runs = run_findings(manifests, results)
     for name, result in results.items():
         # A graph whose document does not parse is not among the results; one cause, one finding.
         findings.extend(f for f in independent(result.findings, manifests.findings) if f not in findings)
         if result.compiled is not None and output == "text" and manifests.graphs[name][0].file not in broken:
             typer.echo(f"TaskGraph {name}: ok, digest {result.compiled.digest[:16]}")
+    findings.extend(runs)
     if output == "json":
         typer.echo(orjson.dumps([f.to_json() for f in findings], option=orjson.OPT_INDENT_2).decode())
     else:

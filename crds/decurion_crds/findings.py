@@ -34,6 +34,7 @@ CODES: dict[str, str] = {
     "ONE-OF": "None, or several, of the fields of which exactly one is due.",
     "OUTPUT-TYPE": "The result of a node or template breaks its declared output.",
     "READ-RACE": "A channel is read while another node may be writing it.",
+    "INPUT": "The input of a run is not what its graph takes.",
     "REF-MISSING": "A resource, template or node that is referred to does not exist.",
     "SCHEMA": "A schema is invalid or does not resolve.",
     "SPEC-TOO-LARGE": "The spec exceeds its bound.",

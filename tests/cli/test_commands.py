@@ -366,3 +366,57 @@ def test_files_without_a_resource_are_not_right(tmp_path: Path) -> None:
     done = decurion("validate", "empty.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert "no resource" in done.stderr
+
+
+RUNS = """
+---
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraphRun
+metadata: {name: one}
+spec:
+  graph: GRAPH
+  input: {items: [1, "two"]}
+  overrides: {llms: {writr: other}}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraphRun
+metadata: {name: other}
+spec: {graph: GRAPHX, input: {}}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraphRun
+metadata: {name: third}
+spec: {graph: GRAPH, input: {itms: [1]}}
+"""
+
+NUMBERS = """
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: numbers}
+spec:
+  input: {items: {type: array, items: {type: integer}}}
+  nodes: [{name: a, with: {rows: input.items}, transform: {total: "sum(rows)"}}]
+  output: {total: nodes.a.output.total}
+"""
+
+
+def test_a_run_is_validated_beside_its_graph(tmp_path: Path) -> None:
+    text = NUMBERS + RUNS.replace("GRAPHX", "nombers").replace("GRAPH", "numbers")
+    (tmp_path / "all.yaml").write_text(text)
+    done = decurion("validate", "all.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    told = sorted(line.split(" ", 1)[1] for line in done.stderr.splitlines())
+    assert told == [
+        "all.yaml:22:15 graph [REF-MISSING] there is no graph nombers among these files; did you mean numbers?",
+        'input [INPUT] "items" is a required property; correct the input of the run',
+        "input [INPUT] Additional properties are not allowed ('itms' was unexpected); correct the input of the run",
+        'input.items[1] [INPUT] "two" is not of type "integer"; correct the input of the run',
+        "overrides.llms.writr [REF-MISSING] the graph numbers uses no LLM writr; it uses none",
+    ]
+
+
+def test_a_ledger_that_is_not_there_is_not_one_without_runs(tmp_path: Path) -> None:
+    done = decurion("ledger", "ls", "--ledger", "nowhere", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nowhere: there is no ledger; correct --ledger, or run a graph on it first" in done.stderr
+    assert not (tmp_path / "nowhere").exists()

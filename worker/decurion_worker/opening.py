@@ -160,9 +160,9 @@ def check_input(graph: CompiledGraph, given: Json) -> Json:
         value = normalise(given, graph.root.input_schema)
         Validator(graph.root.input_schema).check(value)
     except OutputMismatch as error:
-        raise BadInput([f"input.{fault}" for fault in error.problems]) from error
+        raise BadInput([f"input{fault.removeprefix('$')}" for fault in error.problems]) from error
     except ValueRefused as error:
-        raise BadInput([f"input: {error}"]) from error
+        raise BadInput([f"input{str(error).removeprefix('$')}"]) from error
     return value
 
 

@@ -1,0 +1,75 @@
+"""What is wrong with runs, seen beside their graphs: what `run` would refuse, or silently not do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from decurion_cli.manifests import Manifests
+from decurion_crds.compile import Compilation
+from decurion_crds.compiled import CompiledGraph
+from decurion_crds.findings import Finding, did_you_mean
+from decurion_crds.loader import Document
+from decurion_crds.v1alpha1 import TaskGraphRun
+from decurion_worker.errors import BadInput
+from decurion_worker.opening import check_input
+
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+def run_findings(manifests: Manifests, results: Mapping[str, Compilation]) -> list[Finding]:
+    """Findings of every run whose graph is among the files; a warning where it is not, which a cluster may know."""
+    found: list[Finding] = []
+    for document, run in manifests.runs:
+        result = results.get(run.spec.graph)
+        if result is None:
+            if manifests.graphs:
+                found.append(_no_graph(document, run, sorted(manifests.graphs)))
+        elif result.compiled is not None:
+            found.extend(_overrides(document, run, result.compiled))
+            found.extend(_input(document, run, result.compiled))
+    return found
+
+
+def _no_graph(document: Document, run: TaskGraphRun, known: list[str]) -> Finding:
+    meant = did_you_mean(run.spec.graph, known)
+    hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
+    message = f"there is no graph {run.spec.graph} among these files; {hint}"
+    return _at(document, ("spec", "graph"), "graph", "REF-MISSING", message, severity="warning")
+
+
+def _overrides(document: Document, run: TaskGraphRun, graph: CompiledGraph) -> Iterator[Finding]:
+    for name in run.spec.overrides.llms if run.spec.overrides else ():
+        if name not in graph.llms:
+            meant = did_you_mean(name, graph.llms)
+            hint = f"did you mean {meant}?" if meant else f"it uses {', '.join(sorted(graph.llms)) or 'none'}"
+            message = f"the graph {graph.name} uses no LLM {name}; {hint}"
+            place = ("spec", "overrides", "llms", name)
+            yield _at(document, place, f"overrides.llms.{name}", "REF-MISSING", message)
+
+
+def _input(document: Document, run: TaskGraphRun, graph: CompiledGraph) -> Iterator[Finding]:
+    if run.spec.input_from is not None:
+        return
+    try:
+        check_input(graph, run.spec.input or {})
+    except BadInput as error:
+        for fault in error.findings:
+            path, _, message = fault.partition(": ")
+            steps = [name or int(number) for name, number in _STEP.findall(path)]
+            yield _at(document, ("spec", "input", *steps), path, "INPUT", f"{message}; correct the input of the run")
+
+
+def _at(
+    document: Document, place: tuple[str | int, ...], path: str, code: str, message: str, *, severity: str = "error"
+) -> Finding:
+    file, line, column = document.locate(place)
+    return Finding(
+        code,
+        path,
+        message,
+        severity="warning" if severity == "warning" else "error",
+        file=file,
+        line=line,
+        column=column,
+    )
