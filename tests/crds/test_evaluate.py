@@ -273,12 +273,10 @@ async def test_a_result_without_bottom_fails_alone_and_the_next_one_is_evaluated
 
 
 async def test_an_evaluation_may_have_a_time_of_its_own(evaluator: Evaluator) -> None:
-    slow = parse_expression("sum([i for i in range(10_000_000)])", set()).expr
-    begun = asyncio.get_running_loop().time()
+    slow = parse_expression("len([i for i in range(10_000_000) if i < 0])", set()).expr
     with pytest.raises(ExpressionFailed, match=r"0\.05 s"):
         await evaluator.expressions({"x": slow}, {}, seconds=0.05)
     quick = parse_expression("1 + 1", set()).expr
     assert await evaluator.expressions({"x": quick}, {}) == {"x": 2}
     with pytest.raises(ExpressionFailed, match=r"\b1 s"):
-        await evaluator.expressions({"x": parse_expression("[0 for i in range(10**12)]", set()).expr}, {})
-    assert asyncio.get_running_loop().time() - begun < 60
+        await evaluator.expressions({"x": parse_expression("len([i for i in range(10**12) if i < 0])", set()).expr}, {})
