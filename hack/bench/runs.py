@@ -1,14 +1,17 @@
 """Many runs with a large input, applied at once, through a pool that runs few at a time: what they cost the operator's
 memory and the cluster's store.
 
-Real API server and operator process; a Local pool with its ledger in a folder; a scripted model. The store's size is
-that of etcd's file, which never shrinks; it compacts every 5 minutes.
+Real API server and operator process; a Local pool with its ledger in a folder; a scripted model. A further round
+applies as many runs again, with those of the rounds before still there: what memory it adds is what a run costs for
+good. The store's size is that of etcd's file, and what of it is in use; the API server compacts every 5 minutes, which
+makes room in the file, and at the end the bench compacts and defragments.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import tempfile
@@ -39,6 +42,7 @@ PHASES = ("Pending", "Queued", "Running", *ENDED)
 def runs(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="hack/bench runs", description=__doc__)
     parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=2, help="how often so many runs are applied at once")
     parser.add_argument("--bytes", type=int, default=90_000, help="size of each run's input")
     parser.add_argument("--max-running", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=1.0, help="time of each run's model call")
@@ -51,18 +55,50 @@ def runs(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name, _stage(Path(name), given) as stage:
         before = stage.look()
         stage.mark("before")
-        begun = time.monotonic()
-        _apply(stage.api, given.runs, given.bytes)
-        applied = time.monotonic() - begun
-        stage.mark("applied")
-        phases = stage.until_ended(given.runs, seconds=given.timeout)
-        ended = time.monotonic() - begun
-        stage.mark("ended")
-        time.sleep(given.settle)
-        stage.mark("at rest")
-        _print(given, stage, before, stage.look(), phases, applied, ended)
+        for number in range(given.rounds):
+            _round(stage, given, number * given.runs)
+        stage.store.compact()
+        stage.mark("compacted")
+        _print(given, stage, before, stage.look())
         phases = stage.stored()
-    return 0 if phases == {"Succeeded": given.runs} else 1
+    return 0 if phases == {"Succeeded": given.rounds * given.runs} else 1
+
+
+def _round(stage: Stage, given: argparse.Namespace, first: int) -> None:
+    begun = time.monotonic()
+    _apply(stage.api, range(first, first + given.runs), given.bytes)
+    stage.times.append(time.monotonic() - begun)
+    for third in (1, 2, 3):
+        ended = first + given.runs * third // 3
+        left = begun + given.timeout - time.monotonic()
+        stage.phases = stage.until_ended(ended, seconds=max(1.0, left))
+        stage.mark(f"{ended} ended")
+    stage.times.append(time.monotonic() - begun)
+    time.sleep(given.settle)
+    stage.mark("at rest")
+
+
+class Store:
+    """The cluster's etcd, over its JSON."""
+
+    def __init__(self, url: str) -> None:
+        self._client = httpx.Client(base_url=url, timeout=120, trust_env=False)
+
+    def sizes(self) -> tuple[float, float]:
+        """Of its file and of what is in use there, in MiB."""
+        told = self._call("maintenance/status")
+        return int(told["dbSize"]) / MIB, int(told["dbSizeInUse"]) / MIB
+
+    def compact(self) -> None:
+        """Give up all versions but the last ones, and the room that they took."""
+        revision = self._call("maintenance/status")["header"]["revision"]
+        self._call("kv/compaction", revision=revision, physical=True)
+        self._call("maintenance/defragment")
+
+    def _call(self, path: str, **body: Any) -> dict[str, Any]:
+        answer = self._client.post(f"/v3/{path}", json=body)
+        answer.raise_for_status()
+        return dict(answer.json())
 
 
 @dataclass
@@ -72,16 +108,17 @@ class Stage:
     api: ApiServer
     pid: int
     port: int
-    database: Path
-    memory: dict[str, float] = field(default_factory=dict)
-    store: dict[str, float] = field(default_factory=dict)
+    store: Store
+    marks: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    phases: dict[str, int] = field(default_factory=dict)
     peak: float = 0.0
     most_running: int = 0
 
     def mark(self, name: str) -> None:
         """Note the operator's memory and the store's size, in MiB."""
-        self.memory[name] = self.resident()
-        self.store[name] = self.database.stat().st_size / MIB
+        size, used = self.store.sizes()
+        self.marks.append(f"{name}: RSS {self.resident():.0f}, etcd {size:.0f} ({used:.0f} in use)")
 
     def resident(self) -> float:
         found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
@@ -98,13 +135,13 @@ class Stage:
         return {name: float(value) for name, _, value in rows}
 
     def until_ended(self, count: int, *, seconds: float) -> dict[str, int]:
-        """How many runs ended how, once all have, as the operator tells: a list of 300 such runs is 60 MB."""
+        """How many runs are in which phase, once `count` ended, as the operator tells: a list of 300 is 60 MB."""
         deadline = time.monotonic() + seconds
         while True:
             seen = self.look()
             phases = {p: int(seen[f'decurion_runs{{phase="{p}"}}']) for p in PHASES}
             self.most_running = max(self.most_running, phases["Running"])
-            if sum(phases[p] for p in ENDED) == count or time.monotonic() > deadline:
+            if sum(phases[p] for p in ENDED) >= count or time.monotonic() > deadline:
                 return {name: count for name, count in phases.items() if count}
             time.sleep(0.5)
 
@@ -128,8 +165,7 @@ def _stage(folder: Path, given: argparse.Namespace) -> Iterator[Stage]:
         try:
             api.kubectl("apply", "--filename", "-", stdin=_definitions(folder / "ledger", given))
             api.kubectl("wait", "--for=condition=Ready", "tg/long", "tgw/default", "--timeout=90s")
-            database = folder / "kubernetes" / "etcd" / "member" / "snap" / "db"
-            stage = Stage(api, operator.pid, port, database)
+            stage = Stage(api, operator.pid, port, Store(plane.etcd_url))
             watching = threading.Thread(target=stage.watch_memory, args=(stop,), daemon=True)
             watching.start()
             yield stage
@@ -167,8 +203,8 @@ def _definitions(ledger: Path, given: argparse.Namespace) -> str:
     )
 
 
-def _apply(api: ApiServer, count: int, size: int, *, clients: int = 8) -> None:
-    """Create all runs as `kubectl apply` stores them, with the copy of the object in its annotation.
+def _apply(api: ApiServer, numbers: range, size: int, *, clients: int = 8) -> None:
+    """Create the runs as `kubectl apply` stores them, with the copy of the object in its annotation.
 
     kubectl itself takes half a second of CPU for each, which would be the measure of the bench.
     """
@@ -190,29 +226,24 @@ def _apply(api: ApiServer, count: int, size: int, *, clients: int = 8) -> None:
             body["metadata"]["annotations"] = copy
             client.post(path, json=body).raise_for_status()
 
-        list(threads.map(create, range(count)))
+        list(threads.map(create, numbers))
 
 
-def _print(
-    given: argparse.Namespace,
-    stage: Stage,
-    before: dict[str, float],
-    after: dict[str, float],
-    phases: dict[str, int],
-    applied: float,
-    ended: float,
-) -> None:
+def _print(given: argparse.Namespace, stage: Stage, before: dict[str, float], after: dict[str, float]) -> None:
     def grown(prefix: str) -> dict[str, int]:
         names = sorted(n for n in after if n.startswith(prefix) and after[n] > before.get(n, 0.0))
         return {n.removeprefix(prefix): int(after[n] - before.get(n, 0.0)) for n in names}
 
     told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     commit = told.stdout.strip()
-    print(f"{given.runs} runs of {given.bytes} B, maxRunning {given.max_running}, commit {commit}: {phases}")
-    print(f"  applied after {applied:.1f} s, all ended after {ended:.1f} s, at most {stage.most_running} seen Running")
-    marks = ", ".join(f"{name} {size:.0f}" for name, size in stage.memory.items())
-    print(f"  operator RSS in MiB: {marks}, peak {stage.peak:.0f}")
-    print(f"  etcd's file in MiB: {', '.join(f'{name} {size:.0f}' for name, size in stage.store.items())}")
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    print(f"{given.rounds} x {given.runs} runs of {given.bytes} B, maxRunning {given.max_running}, commit {commit}")
+    times = " s, ".join(f"{each:.0f}" for each in stage.times)
+    print(f"  {stage.phases}, at most {stage.most_running} seen Running; load {load}")
+    print(f"  applied and ended in each round after {times} s")
+    print(f"  peak RSS {stage.peak:.0f} MiB")
+    for mark in stage.marks:
+        print(f"  MiB {mark}")
     for label, prefix in (
         ("calls", "decurion_api_requests_total"),
         ("bytes", "decurion_api_bytes_total"),
@@ -220,4 +251,4 @@ def _print(
         ("errors", "decurion_reconcile_errors_total"),
     ):
         for name, count in grown(prefix).items():
-            print(f"  {label} {name}: {count} ({count / given.runs:.1f} a run)")
+            print(f"  {label} {name}: {count} ({count / given.rounds / given.runs:.1f} a run)")

@@ -40,6 +40,11 @@ class ControlPlane:
         self._folder = folder
         self._etcd, self._etcd_peer, self._api, self._manager = free_ports(4)
 
+    @property
+    def etcd_url(self) -> str:
+        """Where etcd answers, in JSON under /v3 too."""
+        return f"http://127.0.0.1:{self._etcd}"
+
     def start(self) -> ApiServer:
         """Start and wait until namespaces, RBAC and service accounts are there. Raises `ServerDied`."""
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from decurion_operator.allocator import give_back_large_blocks
 from decurion_operator.cache import Cache, Resource, trim
 from decurion_operator.compiling import CheckedCompiler, CompileGraph, Compiling
 from decurion_operator.definitions import Definitions, Parser
@@ -44,6 +45,7 @@ def run_operator(settings: OperatorSettings) -> None:
     # What kopf says at INFO is about handlers, of which there is one, and that signals are not its business.
     logging.getLogger("kopf").setLevel(logging.ERROR)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    give_back_large_blocks()
     asyncio.run(_run(settings))
 
 
