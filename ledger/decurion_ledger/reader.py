@@ -89,15 +89,14 @@ async def find(store: Store, run: str, path: str) -> Record | None:
 
 
 class SlotReader:
-    """Reads records of one run whose slots are known; segments are kept up to `cache` bytes as stored."""
+    """Reads records of one run whose slots are known; segments are kept up to `cache` bytes, frames included."""
 
-    def __init__(self, store: Store, run: str, *, cache: int = 8 * 1024 * 1024, patience: Patience = READING) -> None:
+    def __init__(self, store: Store, run: str, *, cache: int = 24 * 1024 * 1024, patience: Patience = READING) -> None:
         self._store = store
         self._run = run
         self._cache = cache
         self._patience = patience
         self._held: OrderedDict[int, Lookup] = OrderedDict()
-        self._bytes = 0
 
     async def record(self, slot: int, path: str) -> Record:
         """The record at `path` in `slot`. Raises `LogCorrupt` when it is not there, or the store's error."""
@@ -115,9 +114,8 @@ class SlotReader:
         if data is None:
             raise LogCorrupt(slot_key(self._run, slot), "the slot is missing but later ones exist")
         held = self._held[slot] = Lookup(data, slot_key(self._run, slot))
-        self._bytes += held.size
-        while self._bytes > self._cache and len(self._held) > 1:
-            self._bytes -= self._held.popitem(last=False)[1].size
+        while len(self._held) > 1 and sum(one.size for one in self._held.values()) > self._cache:
+            self._held.popitem(last=False)
         return held
 
 

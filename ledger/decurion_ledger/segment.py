@@ -208,7 +208,8 @@ class Lookup:
 
     @property
     def size(self) -> int:
-        return len(self._data)
+        """Bytes in memory: those that are stored, and the frames that were read."""
+        return len(self._data) + sum(map(len, self._raw.values()))
 
     def record(self, path: str) -> Record | None:
         """The first record at `path`, checked by its hash."""
