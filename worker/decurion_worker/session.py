@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import zip_longest
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
@@ -300,7 +301,7 @@ class RunSession:
         inbox, self._inbox = self._inbox, _Inbox()
         checked = self._check(inbox.submitted)
         loaded = await self._load(checked)
-        records = [record for record, _ in checked.accepted]
+        records = [one.record for one in loaded]
         records += inbox.own
         records += [record for task, record in inbox.given_up if self.engine.out.get(task.key) is task]
         close: Close | None = None
@@ -314,8 +315,8 @@ class RunSession:
             written = asyncio.get_running_loop().time()
             self.facts.committed += len(records)
             self._note_slot(slots[-1])
-            for slot, record in zip(slots, records, strict=True):
-                await self._apply(slot, record, loaded.get(record.path))
+            for (slot, record), one in zip_longest(zip(slots, records, strict=True), loaded):
+                await self._apply(slot, record, one)
             await self._still_mine(written)
         for lease, why in checked.void:
             self._offer_again(lease, why)
@@ -401,22 +402,21 @@ class RunSession:
                 self.suspects.pop(lease.key, None)
         return checked
 
-    async def _load(self, checked: _Checked) -> dict[str, Applied]:
-        """The values that the engine wants of accepted records, by path. What has none that it can take is refused:
+    async def _load(self, checked: _Checked) -> list[Applied]:
+        """The accepted records with the values that the engine wants. One that has none that it can take is refused:
         once it were durable, no driver could read the log any more.
         """
-        loaded: dict[str, Applied] = {}
-        for record, task in list(checked.accepted):
-            if record.core is None:
-                continue
+        loaded: list[Applied] = []
+        for record, task in checked.accepted:
             try:
-                found = loaded[record.path] = await applied(self._values, self.engine, 0, record)
+                found = await applied(self._values, self.engine, 0, record)
                 opens = record.type == "scope_opened" and task.kind == "node"
                 why = self._acceptance.opening_fault(task, found.value) if opens else None
             except (BlobCorrupt, ValueMissing) as error:
                 why = str(error)
-            if why is not None:
-                checked.accepted.remove((record, task))
+            if why is None:
+                loaded.append(found)
+            else:
                 lease = Lease("", task.key, str(record.envelope.get("worker", "")))
                 self._refuse(checked, lease, record, why)
         return loaded
