@@ -31,7 +31,7 @@ def show(
     from decurion_crds.show import show_mermaid, show_text
 
     with exits():
-        _, found = compiled(files, graph)
+        _, found = compiled(files, graph, use_run=False)
     match output:
         case "text":
             typer.echo(show_text(found))

@@ -111,9 +111,11 @@ def _llm(known: Mapping[str, LLM], swapped: str, other: str) -> LLM:
 
 
 def compiled(
-    files: Sequence[Path], graph: str, *, bind: Mapping[str, str] | None = None
+    files: Sequence[Path], graph: str, *, bind: Mapping[str, str] | None = None, use_run: bool = True
 ) -> tuple[Manifests, CompiledGraph]:
     """The one graph of the files (or the one named `graph`), with the overrides of its run, and `bind` over these.
+
+    Without `use_run` runs among the files are left alone.
 
     Raises `CompileFailed`, `NoSuchGraph`.
     """
@@ -125,13 +127,17 @@ def compiled(
     chosen = graph or (known[0] if len(known) == 1 else "")
     if chosen not in manifests.graphs:
         raise NoSuchGraph(graph, known)
-    run = manifests.run_of(chosen)
+    run = manifests.run_of(chosen) if use_run else None
     overrides = dict(run[1].spec.overrides.llms) if run is not None and run[1].spec.overrides else {}
     only = replace(manifests, graphs={chosen: manifests.graphs[chosen]}, findings=[])
     result = compile_all(only, bind={**overrides, **(bind or {})})[chosen]
     show_warnings(manifests.findings + result.findings)
     if result.compiled is None:
         raise CompileFailed([f for f in result.findings if f.severity == "error"])
+    for swapped in {**overrides, **(bind or {})}:
+        if swapped not in result.compiled.llms:
+            used = ", ".join(sorted(result.compiled.llms)) or "none"
+            raise InputError(f"{swapped}: the graph {chosen} uses no LLM of this name, it uses {used}; correct --bind")
     return manifests, result.compiled
 
 

@@ -127,10 +127,14 @@ def _request(
     from decurion_worker.opening import OpenRequest, check_input
 
     if resume:
+        if given or graph or bind:
+            raise InputError(
+                "--resume takes graph, input and bindings from the ledger: leave out --input, --graph and --bind"
+            )
         return OpenRequest(run=resume, name=resume, take_over=take_over), read(files)
     if not files:
         raise InputError("nothing to run: name files or folders of manifests, or a run with --resume")
-    manifests, found = compiled(files, graph, bind=dict(_pair(b) for b in bind))
+    manifests, found = compiled(files, graph, bind=dict(_pair(b) for b in bind), use_run=not given)
     value, uri, base = _input(given, manifests, found.name)
     if not uri:
         value = check_input(found, value if value is not None else {})

@@ -420,3 +420,46 @@ def test_a_ledger_that_is_not_there_is_not_one_without_runs(tmp_path: Path) -> N
     assert (done.returncode, done.stdout) == (2, "")
     assert "nowhere: there is no ledger; correct --ledger, or run a graph on it first" in done.stderr
     assert not (tmp_path / "nowhere").exists()
+
+
+TWO_RUNS = """
+---
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraphRun
+metadata: {name: one}
+spec: {graph: numbers, input: {items: [1]}}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraphRun
+metadata: {name: two}
+spec: {graph: numbers, input: {items: [2]}}
+"""
+
+
+MODEL = """
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {name: m}
+spec: {protocol: scripted, scripted: {default: '{"text": "x"}'}}
+"""
+
+
+def test_an_input_of_ones_own_goes_before_any_number_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text(NUMBERS + TWO_RUNS)
+    refused = decurion("run", "all.yaml", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "the files hold several runs of numbers (one, two): keep one, or give --input" in refused.stderr
+    done = decurion("run", "all.yaml", "--input", '{"items": [3, 4]}', "--quiet", cwd=tmp_path)
+    assert json.loads(done.stdout) == {"total": 7}
+    assert decurion("graph", "show", "all.yaml", cwd=tmp_path).returncode == 0
+
+
+def test_what_would_be_ignored_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text(NUMBERS + MODEL)
+    bound = decurion("run", "all.yaml", "--input", '{"items": [3]}', "--bind", "writr=m", cwd=tmp_path)
+    assert bound.returncode == 2
+    assert "writr: the graph numbers uses no LLM of this name, it uses none; correct --bind" in bound.stderr
+    resumed = decurion("run", "--resume", "r1", "--input", '{"items": [3]}', cwd=tmp_path)
+    assert resumed.returncode == 2
+    assert "leave out --input, --graph and --bind" in resumed.stderr

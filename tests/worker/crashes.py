@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from decurion_crds.canonical import digest
-from decurion_crds.compiled import CompiledGraph, Tolerate
+from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
 from decurion_ledger.errors import Unavailable
 from decurion_ledger.segment import parse
@@ -289,23 +289,6 @@ def call_key(at: str, run: str = RUN) -> str:
 
 
 # ---------------------------------------------------------------------------- reference graphs
-
-
-def tolerant() -> CompiledGraph:
-    """A map that tolerates the failure of one of its items."""
-    one = scope(
-        code("first", "return {'n': 10 // item}", item="input.item"),
-        code("second", "return {'n': n + 1}", n="nodes.first.output.n"),
-        output={"n": path("nodes.second.output.n")},
-        inputs=("item",),
-    )
-    root = scope(
-        fan_out("each", "input.items", "one", tolerate=Tolerate(count=1)),
-        output={"out": path("nodes.each.output.items")},
-        inputs=("items",),
-        leaf=False,
-    )
-    return graph(root, one=one)
 
 
 def calls(endpoint: str) -> CompiledGraph:

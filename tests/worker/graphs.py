@@ -133,3 +133,20 @@ def nested() -> CompiledGraph:
         leaf=False,
     )
     return graph(root, row=row, cell=cell)
+
+
+def tolerant() -> CompiledGraph:
+    """A map that tolerates the failure of one of its items."""
+    one = scope(
+        code("first", "return {'n': 10 // item}", item="input.item"),
+        code("second", "return {'n': n + 1}", n="nodes.first.output.n"),
+        output={"n": path("nodes.second.output.n")},
+        inputs=("item",),
+    )
+    root = scope(
+        fan_out("each", "input.items", "one", tolerate=Tolerate(count=1)),
+        output={"out": path("nodes.each.output.items")},
+        inputs=("items",),
+        leaf=False,
+    )
+    return graph(root, one=one)

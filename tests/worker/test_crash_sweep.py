@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from crashes import RUN, Process, Struck, body, call_key, calls, cut, new_store, read, results, sound, tolerant
+from crashes import RUN, Process, Struck, body, call_key, calls, cut, new_store, read, results, sound
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import LogWriter, Record
 from decurion_worker.runner import RunnerSettings
-from graphs import map_reduce, nested
+from graphs import map_reduce, nested, tolerant
 from model_server import ModelServer, start_model_server
 
 REFERENCE = ("map_reduce", "nested", "tolerant", "calls")

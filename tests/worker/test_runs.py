@@ -22,7 +22,7 @@ from decurion_worker.opening import OpenRequest
 from decurion_worker.runner import RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
-from graphs import code, expr, fan_out, graph, llm, map_reduce, nested, node, path, scope
+from graphs import code, expr, fan_out, graph, llm, map_reduce, nested, node, path, scope, tolerant
 
 _stores = itertools.count()
 
@@ -289,25 +289,8 @@ async def test_two_thousand_branches_need_few_segments() -> None:
         assert session.facts.slot * 10 < session.facts.committed
 
 
-def _failing() -> CompiledGraph:
-    """A map that tolerates the failure of one of its items."""
-    one = scope(
-        code("first", "return {'n': 10 // item}", item="input.item"),
-        code("second", "return {'n': n + 1}", n="nodes.first.output.n"),
-        output={"n": path("nodes.second.output.n")},
-        inputs=("item",),
-    )
-    root = scope(
-        fan_out("each", "input.items", "one", tolerate=Tolerate(count=1)),
-        output={"out": path("nodes.each.output.items")},
-        inputs=("items",),
-        leaf=False,
-    )
-    return graph(root, one=one)
-
-
 async def test_a_run_with_a_tolerated_failure_is_finished_to_the_same_state_after_any_record() -> None:
-    whole, log = await done(_failing(), {"items": [1, 0, 5]})
+    whole, log = await done(tolerant(), {"items": [1, 0, 5]})
     body = [r for r in log if r.type not in ("genesis", "fence", "close")]
     for cut in range(len(body) + 1):
         store = open_store(f"memory://failing-{next(_stores)}")

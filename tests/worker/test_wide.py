@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from decurion_crds.compiled import CompiledGraph, Expr
 from decurion_crds.wide import ListRef
 from decurion_ledger import Record, Values, open_store, verify
+from decurion_ledger.errors import NotFound
+from decurion_ledger.layout import blob_key
 from decurion_ledger.stores import Counted
 from decurion_worker.engine import Engine
 from graphs import code, expr, fan_out, graph, node, path, scope
@@ -232,3 +235,38 @@ async def test_an_item_of_a_map_is_not_larger_than_a_mebibyte(count: int) -> Non
                 inputs=("item",))  # fmt: skip
     session, _ = await done(graph(root, one=one), {})
     assert session.facts.message == "/each map.items: item 1 is larger than 1 MiB; split it"
+
+
+class Losing(Counted):
+    """A store in which the second chunk of the items is gone."""
+
+    gone = ""
+
+    async def get(self, key: str, range: Any = None) -> bytes:
+        if key == self.gone:
+            raise NotFound(f"GET {key}", "no such object")
+        return await super().get(key, range)
+
+
+async def test_what_is_missing_in_the_store_fails_the_node_that_needs_it_and_no_runner() -> None:
+    items = [{"n": i, "pad": "y" * 60} for i in range(COUNT)]
+    store = Losing(open_store(f"memory://losing-{next(_stores)}"))
+    (ref,) = (await Values(store, "other").keep([items])).values
+    index = json.loads(await store.get(blob_key(ref.index)))
+    store.gone = blob_key(index["chunks"][1][0])
+    one = scope(code("same", "return item['n']", item="input.item"), output={"$value": path("nodes.same.output")},
+                inputs=("item",))  # fmt: skip
+    root = scope(
+        fan_out("each", "input.items", "one"),
+        output={"n": path("nodes.each.output.total")},
+        inputs=("items",),
+        leaf=False,
+    )
+    async with Bench(store=store) as bench:
+        session = await bench.run(graph(root, one=one), {"items": items})
+        log = await bench.log()
+        names = bench.driver.runner_names()
+    assert (session.projection()["phase"], session.facts.reason) == ("Failed", "BlobCorrupt")
+    assert "the blob is missing; verify the ledger" in session.facts.message
+    assert not [r for r in log if r.type == "lease_lost"]
+    assert len(names) == 1

@@ -221,13 +221,8 @@ class Runner:
     async def _work(self, item: WorkItem) -> None:
         run = self._runs.get(item.run)
         try:
-            if run is None:
-                return
-            emit = _Emitter(self, run, item)
-            if item.kind == "branch":
-                await run_branch(run.context, item, worker=self.name, emit=emit)
-            else:
-                await self._work_node(run.context, item, emit)
+            if run is not None:
+                await self._execute(run, item)
         except asyncio.CancelledError:
             raise
         except StoreError as error:
@@ -235,11 +230,6 @@ class Runner:
             log.info("item %s of run %s cannot be stored: %s", item.scope or item.node, item.run, error)
             self._outbox.put(Halted(item.run, str(error)))
             self._drop_run(item.run)
-        except DecurionError as error:
-            # What is stored is not what it should be: the item fails, not all that stand beside it.
-            log.exception("item %s of run %s fails", item.scope or item.node, item.run)
-            if run is not None:
-                await self._fail_item(run, item, error)
         except Exception:
             # A fault of ours must not look like a slow item: the driver hears that the runner is gone and offers its
             # items to another, three times at most.
@@ -249,6 +239,20 @@ class Runner:
             self._tasks.pop((item.run, item.lease), None)
             self._computing.discard((item.run, item.lease))
             self._start_waiting()
+
+    async def _execute(self, run: _RunState, item: WorkItem) -> None:
+        emit = _Emitter(self, run, item)
+        try:
+            if item.kind == "branch":
+                await run_branch(run.context, item, worker=self.name, emit=emit)
+            else:
+                await self._work_node(run.context, item, emit)
+        except StoreError:
+            raise
+        except DecurionError as error:
+            # What is stored is not what it should be: the item fails, not all that stand beside it.
+            log.exception("item %s of run %s fails", item.scope or item.node, item.run)
+            await self._fail_item(run, item, error)
 
     async def _fail_item(self, run: _RunState, item: WorkItem, error: DecurionError) -> None:
         task = task_of(item)
