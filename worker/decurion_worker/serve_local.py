@@ -24,6 +24,7 @@ from starlette.applications import Starlette
 from decurion_crds.errors import DecurionError
 from decurion_ledger import Credentials, Store, open_store
 from decurion_ledger import Settings as LogSettings
+from decurion_ledger.admission import Admission
 from decurion_ledger.patience import Patience
 from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.drivers import DriverCalls
@@ -38,8 +39,6 @@ log = logging.getLogger(__name__)
 
 ORPHAN_SECONDS = 10.0
 """How long a pool may take to end by itself after its parent has ended."""
-PROBE_KEY = "checks/pool"
-"""What is written and deleted at the start, to learn whether the store may be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,8 @@ async def local_drivers(
 
 
 async def serve_child(config: LocalPoolConfig, stop: asyncio.Event, *, ready: Callable[[], None]) -> None:
-    """Serve one pool on its Unix socket until `stop` is set. Raises `DecurionError` when it cannot begin: the store of
-    its ledger is written to first.
+    """Serve one pool on its Unix socket until `stop` is set. Raises `DecurionError` when it cannot begin: the store is
+    let in before anything else, which shows that it may be written.
     """
     credentials = (
         Credentials(config.access_key, config.secret_key, config.session_token or None) if config.access_key else None
@@ -95,9 +94,7 @@ async def serve_child(config: LocalPoolConfig, stop: asyncio.Event, *, ready: Ca
         region=config.region or None,
         credentials=credentials,
     )
-    store = opener(config.ledger)
-    await store.put(PROBE_KEY, b"")
-    await store.delete(PROBE_KEY)
+    await Admission(opener(config.ledger)).check()
     log_settings = LogSettings(patience=Patience(total=config.patience), interval=0.02)
     listening = listen_unix(config.socket)
     async with local_drivers(
