@@ -47,7 +47,8 @@ def runs(arguments: list[str]) -> int:
     parser.add_argument("--max-running", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=1.0, help="time of each run's model call")
     parser.add_argument("--timeout", type=float, default=900.0)
-    parser.add_argument("--settle", type=float, default=20.0, help="seconds of rest before the last look at memory")
+    parser.add_argument("--settle", type=float, default=15.0, help="seconds between a round's end and its rest")
+    parser.add_argument("--rest", type=float, default=65.0, help="seconds of rest in which memory is looked at")
     given = parser.parse_args(arguments)
     if not binary_path().exists():
         print("the Kubernetes API server is not built: `make cluster` builds it")
@@ -75,7 +76,7 @@ def _round(stage: Stage, given: argparse.Namespace, first: int) -> None:
         stage.mark(f"{ended} ended")
     stage.times.append(time.monotonic() - begun)
     time.sleep(given.settle)
-    stage.mark("at rest")
+    stage.rest(given.rest)
 
 
 class Store:
@@ -119,6 +120,15 @@ class Stage:
         """Note the operator's memory and the store's size, in MiB."""
         size, used = self.store.sizes()
         self.marks.append(f"{name}: RSS {self.resident():.0f}, etcd {size:.0f} ({used:.0f} in use)")
+
+    def rest(self, seconds: float) -> None:
+        """Note the operator's memory while nothing runs: a comparison with the cluster in that time takes some."""
+        end, seen = time.monotonic() + seconds, [self.resident()]
+        while time.monotonic() < end:
+            time.sleep(0.5)
+            seen.append(self.resident())
+        seen.sort()
+        self.mark(f"at rest for {seconds:.0f} s, median {seen[len(seen) // 2]:.0f}, {seen[0]:.0f} to {seen[-1]:.0f}")
 
     def resident(self) -> float:
         found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())

@@ -46,7 +46,7 @@ from decurion_operator.errors import (
 )
 from decurion_operator.metrics import Meter
 from decurion_operator.pacing import Limiter
-from decurion_operator.queue import Key
+from decurion_operator.queue import Backoff, Key
 from decurion_operator.secret_use import USE_LABEL, not_usable
 from decurion_operator.settings import OperatorSettings
 
@@ -61,6 +61,8 @@ PATHS: Mapping[str, tuple[str, str]] = {
     "Event": ("/api/v1", "events"),
     "Namespace": ("/api/v1", "namespaces"),
 }
+PAGE_TRIES = 4
+"""How often a page of a list is asked for before the list fails."""
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _JSON_PATCH = "application/json-patch+json"
 _TOO_LARGE = ("request is too large", "exceeds the maximum size", "trying to send message larger than max")
@@ -95,6 +97,7 @@ class Gateway:
         self._settings = settings
         self._meter = meter
         self._limiter = Limiter(rate=settings.api_rate, burst=settings.api_burst)
+        self._backoff = Backoff(base=settings.backoff_seconds, cap=settings.backoff_cap_seconds)
 
     @classmethod
     async def connect(cls, settings: OperatorSettings, meter: Meter) -> Self:
@@ -209,14 +212,32 @@ class Gateway:
     ) -> AsyncIterator[JsonObject]:
         query = {"limit": str(self._settings.page_size)} | ({"labelSelector": label} if label else {})
         while True:
-            path = f"{_path(kind, namespace or '')}?{urlencode(query)}"
-            page = await self._call("GET", kind, path, accept=accept, verb="LIST")
+            page = await self._page(kind, _path(kind, namespace or ""), query, accept=accept)
             # An empty list of metadata alone is null.
             for item in page["items"] or ():
                 yield item
             query["continue"] = page["metadata"].get("continue") or ""
             if not query["continue"]:
                 return
+
+    async def _page(self, kind: str, path: str, query: dict[str, str], *, accept: str) -> JsonObject:
+        """One page of a list, asked for again with half its size while a busy server does not bring it: what was read
+        before it is not thrown away. `query` keeps the size that went well.
+
+        Never from the server's memory as it stands (`resourceVersion=0`): that ignores `limit`, and a list that is
+        older than what we know would make us take new objects for deleted ones.
+        """
+        failures = 0
+        while True:
+            try:
+                return await self._call("GET", kind, f"{path}?{urlencode(query)}", accept=accept, verb="LIST")
+            except ClusterUnavailable as error:
+                failures += 1
+                # A server that is not there at all is for the caller, unless there is something to lose.
+                if failures == PAGE_TRIES or not (error.status or query.get("continue")):
+                    raise
+            query["limit"] = str(max(1, int(query["limit"]) // 2))
+            await asyncio.sleep(self._backoff.delay(failures))
 
     async def _call(
         self,
