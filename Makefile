@@ -67,8 +67,8 @@ chaos: setup ## Real parts under seeded blows for an hour, every run checked (AR
 
 .PHONY: lock
 lock: setup ## Lock the versions anew after a change of pyproject.toml (ARGS=--upgrade takes newer ones)
-	@options=(--quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links
-	  --custom-compile-command "make lock" $(ARGS))
+	@options=(--quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --python-version
+	  3.11 --custom-compile-command "make lock" $(ARGS)) # a line that begins with - would lose it to make
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group demo "$${options[@]}" -o requirements/dev.lock
 	$(BIN)/uv pip compile - --constraints requirements/dev.lock --no-annotate "$${options[@]}" \
 	  -o requirements/bootstrap.lock <<<uv

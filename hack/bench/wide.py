@@ -7,7 +7,8 @@ Three cases, each in a process of its own, with the ledger in memory, in a local
 * `nested`: a map of √N maps of √N branches.
 
 Peers, in the same run, for `chains`: plain asyncio (no ledger, no checks: a limit), one Ray task a branch, LangGraph's
-`Send` without a checkpointer and with a durable one. `rss` is the peak of the process, driver and runner together.
+`Send` without a checkpointer and with a durable one. `rss` is the peak of the process, driver and runner together;
+`driver` runs `chains` on Ray with the ledger on S3, and `rss` is the peak of the driver's process alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ def wide(arguments: list[str]) -> int:
     parser.add_argument("--peer-count", type=int, default=1000, help="branches that the peers get")
     parser.add_argument("--values", type=int, default=10_000, help="branches of `values` and `nested`")
     parser.add_argument("--stores", default="memory,local,s3", help="where the ledger of `chains` is")
-    parser.add_argument("--skip", default="", help="comma-separated: chains, values, nested, peers")
+    parser.add_argument("--skip", default="", help="comma-separated: chains, values, nested, driver, peers")
     given = parser.parse_args(arguments)
     skipped = set(given.skip.split(","))
     rows: list[Row] = []
@@ -59,6 +61,9 @@ def wide(arguments: list[str]) -> int:
     for case in ("values", "nested"):
         if case not in skipped:
             rows.append(_show(Row(f"{case}, ledger local", given.values, _child(case, given.values, "local"))))
+    if "driver" not in skipped:
+        for count in map(int, given.counts.split(",")):
+            rows.append(_show(Row("chains on Ray, S3, the driver alone", count, _child("driver", count, "s3"))))
     _print(rows)
     return 0
 
@@ -236,6 +241,46 @@ async def _ours(case: str, count: int, uri: str) -> dict[str, Any]:
     }
 
 
+def _driver_alone(count: int) -> dict[str, Any]:
+    """`chains` on a runner of its own: the peak is that of the driver's process, all that it imports included."""
+    from cluster.s3 import S3Server
+    from graphs import compile_manifest
+    from pool import Pool
+
+    graph = compile_manifest(chains())
+    with tempfile.TemporaryDirectory() as folder:
+        server = S3Server(Path(folder) / "s3")
+        server.start()
+        try:
+            with Pool(Path(folder) / "pool", ledger=server.uri("wide"), executor="ray", env=server.env) as pool:
+                client = pool.client()
+                client.put_bundle(graph)
+                pid = client.drivers()[0]["pid"]
+                before = _memory(pid)
+                client.open(graph, "bench", {"count": count}).raise_for_status()
+                end = client.finished("bench", timeout=3600)
+                found = _memory(pid)
+        finally:
+            server.stop()
+    if end.get("output") != {"sum": sum(range(count)) + STEPS * count}:
+        raise SystemExit(f"the result is wrong: {end}")
+    seconds = (datetime.fromisoformat(end["finishedAt"]) - datetime.fromisoformat(end["startedAt"])).total_seconds()
+    return {
+        "seconds": seconds,
+        "cpu": float("nan"),
+        "rss": found["VmHWM"],
+        "before": before["VmRSS"],
+        "after": found["VmRSS"],
+        "segments": end["ledger"]["slot"] + 1,
+    }
+
+
+def _memory(pid: int) -> dict[str, int]:
+    """MiB of a process, by the names of the kernel."""
+    rows = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Vm"))
+    return {name.rstrip(":"): int(size) // 1024 for name, size, *_ in rows}
+
+
 async def _asyncio(count: int) -> dict[str, Any]:
     async def step(v: int) -> int:
         await asyncio.sleep(0)
@@ -272,6 +317,8 @@ def _ray(count: int) -> dict[str, Any]:
 def main(case: str, count: int, store: str) -> None:
     if case == "asyncio":
         print(json.dumps(asyncio.run(_asyncio(count))))
+    elif case == "driver":
+        print(json.dumps(_driver_alone(count)))
     elif case == "ray":
         print(json.dumps(_ray(count)))
     elif store == "s3":

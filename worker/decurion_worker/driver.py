@@ -420,13 +420,17 @@ class Driver:
         seats = [seat for seat in joined if seat.capacity > seat.load]
         if not seats:
             return
-        fair = -(-(self.pending + sum(seat.load for seat in joined)) // len(joined))
+        waiting = {session.run: session.engine.pending for session in self.sessions.values()}
+        offering = [session for session in self.sessions.values() if waiting[session.run]]
+        fair = -(-(sum(waiting.values()) + sum(seat.load for seat in joined)) // len(joined))
         for seat in sorted(seats, key=lambda s: s.load):
             room = min(seat.capacity, fair) - seat.load
-            for session in sorted(self.sessions.values(), key=lambda s: len(s.leases)):
+            share = self._share(seat)
+            for session in sorted(offering, key=lambda s: len(s.leases)):
                 if room <= 0:
                     break
-                room -= self._give(seat, session, room)
+                given, share = self._give(seat, session, room, share)
+                room -= given
         if not self.pending:
             self._recall(fair)
 
@@ -441,9 +445,11 @@ class Driver:
                 room -= spare
                 seat.outbox.put(Recall(spare))
 
-    def _give(self, seat: _RunnerSeat, session: RunSession, room: int) -> int:
-        """Give a runner up to `room` tasks of a run; how many."""
-        given, share = seat.load, self._share(seat)
+    def _give(self, seat: _RunnerSeat, session: RunSession, room: int, share: float) -> tuple[int, float]:
+        """Give a runner up to `room` tasks of a run; how many, and what `share` is then: how many items may stand on it
+        together.
+        """
+        given = seat.load
 
         def fits(key: str) -> bool:
             nonlocal given, share
@@ -463,7 +469,7 @@ class Driver:
             resuming = asyncio.get_running_loop().create_task(self._resume(seat, session, begun))
             self._resuming.add(resuming)
             resuming.add_done_callback(self._resuming.discard)
-        return len(tasks)
+        return len(tasks), share
 
     def _share(self, seat: _RunnerSeat) -> float:
         """How many items may stand on a runner together, for the sake of the suspects of any run among them."""

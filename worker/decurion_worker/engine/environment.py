@@ -76,11 +76,16 @@ def environment(
     facts: Mapping[str, Json],
     reads: Iterable[str],
 ) -> dict[str, Json]:
-    """The environment of a node: `input`, `nodes.<name>.output`, `state` and `run`, cut to `reads`."""
+    """The environment of a node: `input`, `nodes.<name>.output`, `state` and `run`, cut to `reads`.
+
+    Costs what is read, not what there is: it is made once for every node.
+    """
+    reads = tuple(reads)
+    named = dict.fromkeys(read.split(".", 2)[1] for read in reads if read.startswith("nodes."))
     whole = {
         "input": input,
-        "nodes": {name: _object({"output": output}) for name, output in outputs.items()},
-        "state": _object(channel_values(scope, writes)) if scope.channels else {},
+        "nodes": {name: _object({"output": outputs[name]}) for name in named if name in outputs},
+        "state": _object(channel_values(scope, writes)) if any(read.startswith("state") for read in reads) else {},
         "run": facts,
     }
     return prune(whole, reads)
