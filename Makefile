@@ -65,6 +65,10 @@ bench: setup ## Measure, beside a peer or a limit measured in the same run (ARGS
 chaos: setup ## Real parts under seeded blows for an hour, every run checked (ARGS="--minutes 5 --seed 1")
 	@$(BIN)/python hack/chaos $(ARGS)
 
+.PHONY: soak
+soak: setup ## Thousands of random graphs, each cut off and resumed, every one checked (ARGS="graphs --seeds 20000")
+	@$(BIN)/python hack/soak $(or $(ARGS),graphs)
+
 .PHONY: lock
 lock: setup ## Lock the versions anew after a change of pyproject.toml (ARGS=--upgrade takes newer ones)
 	@options=(--quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --python-version

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from decurion_crds.compiled import CompiledGraph, Expr, Tolerate
+from decurion_crds.expressions import Evaluator
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
 from decurion_ledger.errors import StaleLeader
 from decurion_worker.acceptance import Acceptance
@@ -30,11 +32,18 @@ _stores = itertools.count()
 class Bench:
     """A driver with local runners on a memory store of its own, or on `store`."""
 
-    def __init__(self, *, store: Any = None, runners: int = 1, branches: int = 64) -> None:
+    def __init__(
+        self,
+        *,
+        store: Any = None,
+        runners: int = 1,
+        branches: int = 64,
+        evaluator: Callable[[int], Evaluator] = Evaluator,
+    ) -> None:
         self.uri = f"memory://runs-{next(_stores)}"
         self.store = store if store is not None else open_store(self.uri)
         self.driver = Driver("driver-0", store=self.store, ledger_uri=self.uri, sources=Sources(open_store, files=True))
-        self.executor = LocalExecutor(RunnerSettings(branches=branches, processes=1))
+        self.executor = LocalExecutor(RunnerSettings(branches=branches, processes=1), evaluator=evaluator)
         self._runners = runners
 
     async def __aenter__(self) -> Bench:

@@ -86,7 +86,10 @@ class _RunState:
 
 
 class Runner:
-    """One runner of one driver incarnation. `name` says where it runs and is written into every record."""
+    """One runner of one driver incarnation. `name` says where it runs and is written into every record.
+
+    `evaluator` opens the interpreter, given the number of its processes.
+    """
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class Runner:
         on_end: Callable[[str], None],
         broken: tuple[type[Exception], ...] = (),
         pause: float = 0.0,
+        evaluator: Callable[[int], Evaluator] = Evaluator,
     ) -> None:
         self.name = name
         self._incarnation = incarnation
@@ -117,7 +121,7 @@ class Runner:
         self._heard = 0.0
         self._room = asyncio.Event()
         self._room.set()
-        self._evaluator = Evaluator(processes=settings.processes)
+        self._evaluator = evaluator(settings.processes)
         self._starting = asyncio.Lock()
         self._started = False
         self._beating: asyncio.Task[None] | None = None

@@ -6,18 +6,22 @@ import asyncio
 import itertools
 import os
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
+from decurion_crds.expressions import Evaluator
 from decurion_worker.driver import Driver
 from decurion_worker.limits import raise_open_files
 from decurion_worker.runner import Runner, RunnerSettings
 
 
 class LocalExecutor:
-    """`scale(n)` runners in this process. A runner that ends is replaced."""
+    """`scale(n)` runners in this process. A runner that ends is replaced. `evaluator` is what each of them opens."""
 
-    def __init__(self, settings: RunnerSettings | None = None) -> None:
+    def __init__(
+        self, settings: RunnerSettings | None = None, *, evaluator: Callable[[int], Evaluator] = Evaluator
+    ) -> None:
         self._settings = settings or RunnerSettings()
+        self._evaluator = evaluator
         self._runners: dict[str, Runner] = {}
         self._numbers = itertools.count()
         self._wanted = 0
@@ -52,6 +56,7 @@ class LocalExecutor:
             sources=driver.sources,
             settings=self._settings,
             on_end=lambda ended: driver.lose_runner(ended, "it ended"),
+            evaluator=self._evaluator,
         )
         self._runners[name] = runner
         driver.add_runner(name, runner)

@@ -1,0 +1,165 @@
+"""Random graphs of all kinds of nodes, as specs in YAML, each decided by a seed.
+
+Each value is an integer `v`, each template has the input `k`. In a scope at most one node may fail it: which of two
+failures comes first depends on time. In the root none may, so that every run succeeds, unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+DEEPEST = 3
+
+
+@dataclass
+class Template:
+    """One template as YAML lines. `wide`: its output is padded, so that a map of it may be a wide list."""
+
+    name: str
+    depth: int
+    fallible: bool = False
+    wide: bool = False
+    text: str = ""
+
+
+@dataclass
+class Made:
+    """One node. `reads` is an integer expression over its output, which may be None."""
+
+    name: str
+    reads: str
+    lines: list[str]
+
+
+class Writer:
+    """Draws one graph: the same one for the same seed. `deepest` bounds how templates are nested."""
+
+    def __init__(self, seed: int, *, deepest: int = DEEPEST) -> None:
+        self.random = random.Random(seed)
+        self.deepest = deepest
+        self.templates: list[Template] = []
+
+    def pick(self, options: list[Any]) -> Any:
+        return self.random.choice(options)
+
+    def number(self, least: int, most: int) -> int:
+        return self.random.randint(least, most)
+
+    def chance(self, of: int) -> bool:
+        """True once in `of` times."""
+        return self.random.randrange(of) == 0
+
+    def spec(self, *, may_fail: bool = False) -> str:
+        for depth in range(self.deepest):
+            for _ in range(self.number(1, 2)):
+                self.templates.append(self.template(f"t{len(self.templates)}", depth))
+        root = self.body("", depth=self.deepest, fails=may_fail)[0]
+        used = self.used(root)
+        templates = [template.text for template in self.templates if template.name in used]
+        head = ["  templates:\n"] if templates else []
+        return "".join(["  input: {k: {type: integer}}\n", root, *head, *templates])
+
+    def used(self, text: str) -> set[str]:
+        found = {t.name for t in self.templates if f"template: {t.name}" in text}
+        for template in [t for t in self.templates if t.name in found]:
+            found |= self.used(template.text)
+        return found
+
+    def template(self, name: str, depth: int) -> Template:
+        made = Template(name, depth, wide=self.chance(3))
+        pad = "\"'p' * 9000\"" if made.wide else "\"''\""
+        body, made.fallible = self.body("    ", depth=depth, fails=True, more=f", pad: {pad}")
+        made.text = f"    - name: {name}\n      input: {{k: {{type: integer}}}}\n" + body
+        return made
+
+    def body(self, indent: str, *, depth: int, fails: bool, more: str = "") -> tuple[str, bool]:
+        """A scope without its input; whether it may fail."""
+        nodes: list[Made] = []
+        free = fails
+        for i in range(self.number(1, 4 if depth else 3)):
+            made, may_fail = self.node(f"n{i}", nodes, depth=depth, free=free)
+            free = free and not may_fail
+            nodes.append(made)
+        switch = self.switch(nodes) if self.chance(2) else []
+        writers = [n for n in nodes if any(line.startswith("writes:") for line in n.lines)]
+        lines = (
+            ["state: [{name: acc, schema: {type: array, items: {type: integer}}, merge: append}]"] if writers else []
+        )
+        lines += ["nodes:", *switch]
+        for made in nodes:
+            lines += [f"  - name: {made.name}", *(f"    {line}" for line in made.lines)]
+        total = " + ".join(n.reads for n in nodes) + (" + sum(state.acc)" if writers else "")
+        lines.append(f'output: {{v: "{total}"{more}}}')
+        return "".join(f"{indent}  {line}\n" for line in lines), fails and not free
+
+    def switch(self, nodes: list[Made]) -> list[str]:
+        """A switch over some of the nodes that nothing of it reads."""
+        chosen = [n for n in nodes if self.chance(2)]
+        if not chosen:
+            return []
+        half = self.number(0, len(chosen))
+        one, other = [n.name for n in chosen[:half]], [n.name for n in chosen[half:]]
+        if one and other:
+            # A node of one case after a node of the other can never run: that is refused.
+            for made in chosen:
+                made.lines = [line for line in made.lines if not line.startswith("after:")]
+        cases = f"[{{equals: 1, nodes: [{', '.join(one)}]}}]"
+        default = f", default: [{', '.join(other)}]"
+        if not one:
+            cases, default = f"[{{equals: 0, nodes: [{', '.join(other)}]}}]", ""
+        return ["  - name: pick", f'    switch: {{value: "input.k % 2", cases: {cases}{default if other else ""}}}']
+
+    def node(self, name: str, before: list[Made], *, depth: int, free: bool) -> tuple[Made, bool]:
+        """A node; whether it may fail its scope. `free`: it is allowed to."""
+        kinds = ["code", *(["graph", "map", "map", "map"] if depth else ["code", "transform"])]
+        kind = self.pick(kinds)
+        given = " + ".join(["input.k", *(n.reads for n in before if self.chance(2))])
+        lines: list[str] = []
+        below = [t for t in self.templates if t.depth < depth]
+        read = f"(nodes.{name}.output.v if nodes.{name}.output else 0)"
+        instead = '{v: "-1"}'
+        match kind:
+            case "transform":
+                lines += [f'with: {{a: "{given}"}}', 'transform: {v: "a % 1000 + 1"}']
+                fallible = False
+            case "code":
+                fallible = self.chance(2)
+                lines += [f'with: {{a: "{given}"}}', "code: |"]
+                if fallible:
+                    lines += [f"    if a % {self.pick([2, 3])} == 0:", "        raise ValueError('no')"]
+                lines += ['    {"v": a % 1000 + 1}', "output: {v: {type: integer}}"]
+            case "graph":
+                template = self.pick(below)
+                fallible = template.fallible
+                lines += [f'with: {{k: "({given}) % 7"}}', f"graph: {{template: {template.name}}}"]
+                instead = '{v: "-1", pad: "\'\'"}'
+            case _:
+                template = self.pick(below)
+                count = self.pick([0, 1, 2, 5, 12]) if template.depth == 0 else self.pick([1, 2, 3])
+                tolerate, fast, keyed = self.pick([0, 1, 99]), self.chance(3), self.chance(3)
+                fallible = template.fallible and tolerate < count
+                block = f'items: "[i + ({given}) % 5 for i in range({count})]", as: k, template: {template.name}'
+                block += f", tolerate: {{count: {tolerate}}}" if tolerate else ""
+                block += ", failFast: true" if fast else ""
+                block += ', key: "str(k)"' if keyed else ""
+                block += f", concurrency: {self.pick([1, 2])}" if self.chance(3) else ""
+                lines.append(f"map: {{{block}}}")
+                out = f"nodes.{name}.output"
+                read = f"(sum([i.v for i in {out}.items]) + 1000 * len({out}.failures) if {out} else 0)"
+                instead = '{items: "[]", failures: "[]", total: "0"}'
+        if self.chance(3):
+            lines.append(f'when: "input.k % 3 != {self.pick([0, 1])}"')
+        after = [n.name for n in before if self.chance(4)]
+        if after:
+            lines.append(f"after: [{', '.join(after)}]")
+        rule = self.pick(["fail", "skip", "otherwise"]) if fallible and free else self.pick(["skip", "otherwise"])
+        if fallible and rule != "fail":
+            lines.append(f"onFailure: {rule}")
+        if (fallible and rule == "otherwise") or (rule == "otherwise" and self.chance(2)):
+            lines.append(f"otherwise: {instead}")
+        if self.chance(3):
+            value = "output.v" if kind != "map" else "output.total"
+            lines.append(f'writes: {{acc: "[{value}]"}}')
+        return Made(name, read, lines), fallible and rule == "fail"

@@ -1,0 +1,272 @@
+"""Random graphs, each run whole and then cut off and resumed: what `python hack/soak graphs` does with every seed.
+
+Time is virtual and expressions are run by this Python (`plain_python`), so that a seed costs a fraction of a second of
+work and no waiting; driver, runners, engine, records and log are the real ones over a store in memory.
+
+Of each seed is checked: the run ends, and every node of it has ended; the verifier finds nothing; each path is
+committed once; a log that is cut at a random record (with `sweep`, at each) is finished by other runners, more or
+fewer, to the same output and state; nothing unordered wrote one channel. Of a run that fails the state is not compared,
+but why it failed: which other results were committed before depends on time. One seed in eight is also cancelled after
+a random record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import looptime
+from draw import Writer
+from plain_python import PlainPython
+
+from decurion_crds.compile import Checker, compile_graph
+from decurion_crds.compiled import CompiledGraph, Scope
+from decurion_crds.loader import load_text
+from decurion_crds.v1alpha1 import TaskGraph
+from decurion_ledger import LogWriter, Record, open_store, read_log, verify
+from decurion_worker.driver import Driver
+from decurion_worker.executors import LocalExecutor
+from decurion_worker.opening import OpenRequest
+from decurion_worker.runner import RunnerSettings
+from decurion_worker.session import RunSession
+from decurion_worker.sources import Sources
+
+HEAD = "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\nspec:\n"
+PATIENCE = 3600.0
+"""Virtual seconds in which a run has to end."""
+TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
+ENDED = frozenset({"Succeeded", "Failed", "Skipped"})
+T = TypeVar("T")
+_stores = itertools.count()
+
+
+class Violated(Exception):
+    """What was promised does not hold."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An undisturbed run: its log, the blobs beside it, what came of it."""
+
+    session: RunSession
+    log: list[Record]
+    blobs: dict[str, bytes]
+
+    @property
+    def outcome(self) -> tuple[Any, ...]:
+        """What must not depend on how the work was spread, nor on crashes."""
+        shown = self.session.projection()
+        if shown["phase"] == "Failed":
+            close = self.log[-1].envelope["failure"]
+            return "Failed", close["path"], close["class"], close["code"]
+        return shown["phase"], self.session.engine.output, self.session.facts.state_hash
+
+    @property
+    def body(self) -> list[Record]:
+        return [record for record in self.log if record.type not in ("genesis", "fence", "close")]
+
+
+def drawn(seed: int, checker: Checker, *, deepest: int) -> CompiledGraph:
+    """The graph of a seed. Raises `Violated` when it does not compile: only right graphs are drawn."""
+    spec = Writer(seed, deepest=deepest).spec(may_fail=seed % 5 == 4)
+    models, found = load_text(HEAD + spec, "g.yaml").parse()
+    if found:
+        raise Violated(f"seed {seed} is refused: {[finding.text() for finding in found]}\n{spec}")
+    (graph,) = [model for _, model in models if isinstance(model, TaskGraph)]
+    compilation = compile_graph(graph, llms={}, checker=checker)
+    if compilation.compiled is None:
+        raise Violated(f"seed {seed} is refused: {[finding.text() for finding in compilation.findings]}\n{spec}")
+    return compilation.compiled
+
+
+def check(seed: int, checker: Checker, *, sweep: bool) -> int:
+    """Check what the seed draws; how many records its run has. Raises `Violated`."""
+    graph = drawn(seed, checker, deepest=2 if sweep else 3)
+    try:
+        return _in_virtual_time(_checked(graph, random.Random(seed), sweep=sweep, cancel=seed % 8 == 3))
+    except Violated as error:
+        raise Violated(f"seed {seed}: {error}") from None
+    except TimeoutError:
+        raise Violated(f"seed {seed}: the run does not end") from None
+
+
+async def _checked(graph: CompiledGraph, chance: random.Random, *, sweep: bool, cancel: bool) -> int:
+    given = {"k": chance.randrange(7)}
+    whole = await _whole(graph, given, runners=1, branches=64)
+    _check_log(graph, whole)
+    body = whole.body
+    cuts = range(len(body) + 1) if sweep else [chance.randint(0, len(body))]
+    for cut in cuts:
+        await _resumed(whole, cut, runners=chance.choice([1, 2, 3]), branches=chance.choice([1, 2, 5, 64]))
+    if cancel:
+        await _cancelled(graph, given, after=chance.randint(1, len(body)), chance=chance)
+    return len(whole.log)
+
+
+async def _cancelled(graph: CompiledGraph, given: dict[str, Any], *, after: int, chance: random.Random) -> None:
+    """A run that is cancelled once `after` records are committed, if it has so many."""
+    store = open_store(f"memory://soak-{next(_stores)}")
+    async with _Pool(store, runners=2, branches=chance.choice([1, 5])) as driver:
+        session = await driver.open_run(_request(graph=graph, input=given))
+        while session.facts.committed <= after and not session.ended.is_set():
+            await asyncio.sleep(0.001)
+        session.cancel("Cancel")
+        await _end_of(session)
+    phase, where = session.projection()["phase"], f"cancelled after {after} records"
+    if phase not in TERMINAL:
+        raise Violated(f"{where}: the run is {phase}")
+    _check_terminal(session, where)
+    await _check_verified(store, where)
+
+
+async def _whole(graph: CompiledGraph, given: dict[str, Any], *, runners: int, branches: int) -> Whole:
+    store = open_store(f"memory://soak-{next(_stores)}")
+    async with _Pool(store, runners=runners, branches=branches) as driver:
+        session = await _ended(driver, graph=graph, input=given)
+    log = [record async for _, record in read_log(store, "run")]
+    blobs = {info.key: await store.get(info.key) async for info in store.list("blobs/")}
+    await _check_verified(store, "whole")
+    return Whole(session, log, blobs)
+
+
+async def _resumed(whole: Whole, cut: int, *, runners: int, branches: int) -> None:
+    """A log that ends after `cut` records, finished by others."""
+    store = open_store(f"memory://soak-{next(_stores)}")
+    for key, data in whole.blobs.items():
+        await store.put_new(key, data)
+    kept = whole.body[:cut]
+    opened = await LogWriter.open(store, "run", leader_epoch=0, driver="before", genesis=lambda: whole.log[0])
+    if kept:
+        await opened.writer.append(kept)
+    async with _Pool(store, runners=runners, branches=branches) as driver:
+        session = await _ended(driver, leader_epoch=1)
+    log = [record async for _, record in read_log(store, "run")]
+    blobs = dict(whole.blobs)
+    where = f"cut after {cut} records, {f'at {kept[-1].type} {kept[-1].path}' if kept else 'at genesis'}"
+    found = Whole(session, log, blobs)
+    if found.outcome != whole.outcome:
+        raise Violated(f"{where}: {found.outcome} where the whole run has {whole.outcome}")
+    await _check_verified(store, where)
+    _check_once(log, where)
+
+
+class _Pool:
+    """A driver and its runners in this process."""
+
+    def __init__(self, store: Any, *, runners: int, branches: int) -> None:
+        uri = "memory://soak"
+        self.driver = Driver("driver-0", store=store, ledger_uri=uri, sources=Sources(open_store, files=False))
+        self.executor = LocalExecutor(RunnerSettings(branches=branches, processes=1), evaluator=PlainPython)
+        self.runners = runners
+
+    async def __aenter__(self) -> Driver:
+        await self.driver.start()
+        await self.executor.start(self.driver)
+        await self.executor.scale(self.runners)
+        return self.driver
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.executor.stop()
+        await self.driver.stop()
+
+
+def _request(**more: Any) -> OpenRequest:
+    return OpenRequest(run="run", name="g", scheduled_at="2026-01-01T00:00:00+00:00", **more)
+
+
+async def _ended(driver: Driver, **more: Any) -> RunSession:
+    return await _end_of(await driver.open_run(_request(**more)))
+
+
+async def _end_of(session: RunSession) -> RunSession:
+    async with asyncio.timeout(PATIENCE):
+        await session.ended.wait()
+    if session.why:
+        raise Violated(f"the session ended early: {session.why}")
+    return session
+
+
+# ---------------------------------------------------------------------- what must hold
+
+
+def _check_log(graph: CompiledGraph, whole: Whole) -> None:
+    phase = whole.session.projection()["phase"]
+    if phase not in ("Succeeded", "Failed"):
+        raise Violated(f"the run is {phase}")
+    _check_terminal(whole.session, "whole")
+    _check_once(whole.log, "whole")
+    _check_writers(graph, whole.log)
+
+
+def _check_terminal(session: RunSession, where: str) -> None:
+    left = [
+        f"{node['name']} is {node['phase']}" for node in session.projection()["nodes"] if node["phase"] not in ENDED
+    ]
+    if left:
+        raise Violated(f"{where}: the run has ended and {', '.join(left)}")
+
+
+async def _check_verified(store: Any, where: str) -> None:
+    problems = await verify(store, "run")
+    if problems:
+        raise Violated(f"{where}: the verifier finds {problems}")
+
+
+def _check_once(log: list[Record], where: str) -> None:
+    paths = Counter(record.path for record in log if record.core is not None and record.type != "genesis")
+    twice = [path for path, times in paths.items() if times > 1]
+    if twice:
+        raise Violated(f"{where}: committed more than once: {twice}")
+
+
+def _check_writers(graph: CompiledGraph, log: list[Record]) -> None:
+    """Of two nodes that wrote one channel of a scope without a rule to merge, one comes after the other."""
+    writers: dict[tuple[str, str], list[str]] = {}
+    for record in log:
+        if record.core is None or not record.core.get("writes"):
+            continue
+        place, _, name = record.path.partition("!")[0].rpartition("/")
+        for channel, _ in record.core["writes"]:
+            writers.setdefault((place, channel), []).append(name)
+    for (place, channel), names in writers.items():
+        scope = _scope_at(graph, place)
+        rule = next(c.merge for c in scope.channels if c.name == channel)
+        for one, other in itertools.combinations(names, 2):
+            if rule == "replace" and not (_before(scope, one, other) or _before(scope, other, one)):
+                raise Violated(f"{place or '/'}: {one} and {other} wrote {channel} in no order")
+
+
+def _scope_at(graph: CompiledGraph, place: str) -> Scope:
+    scope = graph.root
+    for step in place.split("/")[1:]:
+        name = step.partition("[")[0].partition("@")[0]
+        scope = graph.templates[scope.by_name[name].template or ""]
+    return scope
+
+
+def _before(scope: Scope, one: str, other: str) -> bool:
+    seen, queue = set(), [other]
+    while queue:
+        for name in scope.by_name[queue.pop()].after:
+            if name == one:
+                return True
+            if name not in seen:
+                seen.add(name)
+                queue.append(name)
+    return False
+
+
+def _in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on a loop whose clock jumps to the next thing that is due."""
+    with asyncio.Runner(loop_factory=lambda: looptime.patch_event_loop(asyncio.new_event_loop())) as runner:
+        return runner.run(work)
+
+
+def seeds(first: int, count: int, *, jobs: int, job: int) -> Iterator[int]:
+    """The seeds of one of `jobs` processes."""
+    return iter(range(first + job, first + count, jobs))
