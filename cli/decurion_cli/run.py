@@ -18,6 +18,7 @@ from decurion_crds.errors import DecurionError, InputError
 
 if TYPE_CHECKING:
     from decurion_cli.manifests import Manifests
+    from decurion_worker.earlier import Earlier
     from decurion_worker.opening import OpenRequest
 
 
@@ -52,6 +53,17 @@ def run(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="With --resume: take a run from the driver that has it.")
     ] = False,
+    retry_from: Annotated[
+        str, typer.Option("--retry-from", help="Run again what failed of this run (its id), and keep what went well.")
+    ] = "",
+    fork_from: Annotated[
+        tuple[str, str],
+        typer.Option(
+            "--fork-from",
+            metavar="RUN PATH",
+            help="Run again this path of a run, such as /extract[00003], and all that depends on it; keep the rest.",
+        ),
+    ] = ("", ""),
     run_id: Annotated[str, typer.Option("--run-id", help="Id of the new run; a fresh one by default.")] = "",
     branches: Annotated[int, typer.Option("--branches", min=1, max=4096, help="Branches that run side by side.")] = 256,
     store_patience: Annotated[
@@ -75,7 +87,8 @@ def run(
     # What ends a run is this command's last sentence; the driver's log would say it a second time.
     logging.getLogger("decurion_worker").setLevel(logging.ERROR)
     with exits():
-        request, manifests = _request(files or [], graph, input, bind or [], resume, take_over, run_id)
+        earlier = _earlier(retry_from, fork_from, resume)
+        request, manifests = _request(files or [], graph, input, bind or [], resume, take_over, run_id, earlier)
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
     display = RunDisplay(request.run, enabled=not quiet)
     with exits(resume=lambda: line if display.begun else ""), display:
@@ -119,7 +132,14 @@ async def _run(
 
 
 def _request(
-    files: list[Path], graph: str, given: str, bind: list[str], resume: str, take_over: bool, run_id: str
+    files: list[Path],
+    graph: str,
+    given: str,
+    bind: list[str],
+    resume: str,
+    take_over: bool,
+    run_id: str,
+    earlier: Earlier | None,
 ) -> tuple[OpenRequest, Manifests]:
     import uuid_utils
 
@@ -132,11 +152,13 @@ def _request(
                 "--resume takes graph, input and bindings from the ledger: leave out --input, --graph and --bind"
             )
         return OpenRequest(run=resume, name=resume, take_over=take_over), read(files)
+    if earlier is not None and not files:
+        return _request_again(earlier, given, graph, bind, run_id), read([])
     if not files:
         raise InputError("nothing to run: name files or folders of manifests, or a run with --resume")
     manifests, found = compiled(files, graph, bind=dict(_pair(b) for b in bind), use_run=not given)
     value, uri, base = _input(given, manifests, found.name)
-    if not uri:
+    if not uri and not (earlier is not None and value is None):
         value = check_input(found, value if value is not None else {})
     request = OpenRequest(
         run=run_id or str(uuid_utils.uuid7()),
@@ -146,8 +168,32 @@ def _request(
         input_uri=uri,
         must_be_new=True,
         base=str(base),
+        earlier=earlier,
     )
     return request, manifests
+
+
+def _earlier(retry_from: str, fork_from: tuple[str, str], resume: str) -> Earlier | None:
+    from decurion_worker.earlier import Earlier
+
+    if sum(map(bool, (retry_from, fork_from[0], resume))) > 1:
+        raise InputError("--resume, --retry-from and --fork-from exclude one another: give one of them")
+    if retry_from:
+        return Earlier(retry_from, "retry")
+    return Earlier(fork_from[0], "fork", fork_from[1]) if fork_from[0] else None
+
+
+def _request_again(earlier: Earlier, given: str, graph: str, bind: list[str], run_id: str) -> OpenRequest:
+    """A run of the graph that the ledger has, on the input that it has, unless another is given."""
+    import uuid_utils
+
+    from decurion_worker.opening import OpenRequest
+
+    if graph or bind:
+        raise InputError("the graph is taken from the ledger: name files to run, or leave out --graph and --bind")
+    value = _json_of(given)[0] if given else None
+    run = run_id or str(uuid_utils.uuid7())
+    return OpenRequest(run=run, name="", input=value, must_be_new=True, earlier=earlier)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -160,13 +206,8 @@ def _pair(text: str) -> tuple[str, str]:
 def _input(given: str, manifests: Manifests, graph: str) -> tuple[Any, str, Path]:
     """The run's input or its address, and the folder that relative paths in it start from: that of its own file."""
     if given:
-        named = given.startswith("@") and _is_file(given[1:])
-        text = Path(given[1:]).read_bytes() if named else given.encode()
-        try:
-            value = orjson.loads(text)
-        except orjson.JSONDecodeError as error:
-            raise InputError(f"--input is no JSON ({error}): give one JSON object, or @FILE with one") from error
-        return value, "", Path(given[1:]).parent.absolute() if named else Path.cwd()
+        value, folder = _json_of(given)
+        return value, "", folder
     found = manifests.run_of(graph)
     if found is None:
         return None, "", Path.cwd()
@@ -176,6 +217,17 @@ def _input(given: str, manifests: Manifests, graph: str) -> tuple[Any, str, Path
         return spec.input, "", folder
     uri = spec.input_from.uri
     return None, uri, Path(unquote(urlsplit(uri).path)).parent if uri.startswith("file:") else folder
+
+
+def _json_of(given: str) -> tuple[Any, Path]:
+    """The value of `--input`, and the folder that it comes from."""
+    named = given.startswith("@") and _is_file(given[1:])
+    text = Path(given[1:]).read_bytes() if named else given.encode()
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"--input is no JSON ({error}): give one JSON object, or @FILE with one") from error
+    return value, Path(given[1:]).parent.absolute() if named else Path.cwd()
 
 
 def _is_file(name: str) -> bool:

@@ -22,6 +22,10 @@ NodeKind = Literal["transform", "code", "llm", "map", "graph", "switch"]
 OnFailure = Literal["fail", "skip", "otherwise"]
 
 
+FINALLY = "finally"
+"""The name among a graph's `templates` of the scope of its `finally`. A keyword of Python: no template has it."""
+
+
 class _Compiled(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, serialize_by_alias=True)
 
@@ -261,14 +265,29 @@ class Scope(_Compiled):
         )
 
 
+class RunLimits(_Compiled):
+    """What one run may take: `seconds` from its start to the end of its nodes."""
+
+    seconds: float | None = None
+
+
 class CompiledGraph(_Compiled):
-    """The closure of a TaskGraph. `llms` holds the specs of the `LLM` resources that it names, as in manifests."""
+    """The closure of a TaskGraph. `llms` holds the specs of the `LLM` resources that it names, as in manifests.
+
+    The template `finally`, where there is one, is the scope that runs when all nodes of the root have ended.
+    """
 
     v: Literal[0] = 0
     name: str
     root: Scope
     templates: dict[str, Scope] = Field(default_factory=dict)
     llms: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    limits: RunLimits = Field(default_factory=RunLimits, exclude_if=lambda value: value == RunLimits())
+
+    @property
+    def final(self) -> Scope | None:
+        """The scope of `finally`."""
+        return self.templates.get(FINALLY)
 
     @cached_property
     def digest(self) -> str:

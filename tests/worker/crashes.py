@@ -266,13 +266,13 @@ async def sound(store: Any, run: str = RUN) -> list[Record]:
     return log
 
 
-async def cut(whole: list[Record], records: int) -> Store:
+async def cut(whole: list[Record], records: int, *, run: str = RUN) -> Store:
     """A store whose log is what a driver had committed when it died after so many of `whole`'s records.
 
     `whole` begins with genesis and fence; `records` counts what comes after them.
     """
     store = new_store()
-    opened = await LogWriter.open(store, RUN, leader_epoch=0, driver="first", genesis=lambda: whole[0])
+    opened = await LogWriter.open(store, run, leader_epoch=0, driver="first", genesis=lambda: whole[0])
     for record in body(whole)[:records]:
         await opened.writer.append([record])
     await opened.writer.aclose()

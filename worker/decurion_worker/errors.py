@@ -33,6 +33,12 @@ DecurionError                      (decurion_crds.errors)
     ├── BundleInvalid              (also InputError) a compiled graph is none, or not the one that was named
     ├── BundleMissing              no compiled graph of that digest is stored
     ├── CannotListen               the ingress cannot have its address
+    ├── EarlierRunError            (also InputError) what a run is to take of an earlier one cannot be taken
+    │   ├── EarlierMissing         the ledger does not hold that run
+    │   ├── EarlierOpen            that run has not ended
+    │   ├── EarlierDiffers         that run has another graph or input
+    │   ├── NothingFailed          that run succeeded, so there is nothing to retry
+    │   └── PathNotRun             nothing of that run has this path
     ├── RunExists                  (also InputError) a new run has the id of one that the ledger holds
     ├── RunUnknown                 this driver has no such run
     ├── DriverUnknown              there is no such driver
@@ -365,6 +371,54 @@ class RunExists(ServiceError, InputError):
     def __init__(self, run: str, ledger: str) -> None:
         super().__init__(f"run {run} is in {ledger} already; go on with --resume {run}, or choose another id")
         self.run = run
+
+
+class EarlierRunError(ServiceError, InputError):
+    """What a run is to take of the earlier run `run` cannot be taken."""
+
+    def __init__(self, run: str, message: str) -> None:
+        super().__init__(f"run {run}: {message}")
+        self.run = run
+
+
+class EarlierMissing(EarlierRunError):
+    """The ledger does not hold the run that is to be taken up."""
+
+    def __init__(self, run: str, ledger: str) -> None:
+        super().__init__(run, f"{ledger} does not hold it, so nothing can be taken from it; list what it holds")
+
+
+class EarlierOpen(EarlierRunError):
+    """The run that is to be taken up has not ended."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run, "it has not ended; wait for its end, or cancel it, and take from it then")
+
+
+class EarlierDiffers(EarlierRunError):
+    """A retry is of the same graph and input."""
+
+    def __init__(self, run: str, what: str) -> None:
+        super().__init__(
+            run, f"it has another {what}, and a retry has the same; leave the {what} as it was, or fork it"
+        )
+
+
+class NothingFailed(EarlierRunError):
+    """There is nothing to retry."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run, "it succeeded, so there is nothing to retry; fork it at the path that is to run again")
+
+
+class PathNotRun(EarlierRunError):
+    """A fork names what is to run again by a path of the earlier run."""
+
+    def __init__(self, run: str, path: str) -> None:
+        super().__init__(
+            run, f"nothing ran at {path!r}; name a node or a branch of a map, such as /extract or /extract[00003]/read"
+        )
+        self.path = path
 
 
 class CannotListen(ServiceError):

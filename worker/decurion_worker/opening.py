@@ -6,6 +6,7 @@ what stands in the log is what runs, however the graph was edited since.
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from decurion_crds.values import OutputMismatch, Validator, ValueRefused, normal
 from decurion_ledger import LogWriter, Record, Values, read_log
 from decurion_ledger.errors import RunNotFound
 from decurion_worker.bundles import get_bundle
+from decurion_worker.earlier import Earlier, Read, read_earlier, taking_of
 from decurion_worker.engine import Engine
 from decurion_worker.errors import BadInput, LogCorrupt, RunExists
 from decurion_worker.projection import RunFacts
@@ -36,7 +38,8 @@ class OpenRequest:
 
     `leader_epoch` orders those who open a run; `take_over` raises it above the log's. `cluster` is whose live list the
     run is on. Without `graph` and `digest` the run must exist; with `must_be_new` it must not. `base` is the folder of
-    relative paths, for a run on a laptop.
+    relative paths, for a run on a laptop. `earlier` is a run whose results it takes; graph and input are those of that
+    run then, where none are given.
     """
 
     run: str
@@ -53,6 +56,7 @@ class OpenRequest:
     base: str = ""
     scheduled_at: str = ""
     seed: str = ""
+    earlier: Earlier | None = None
 
 
 async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
@@ -67,9 +71,13 @@ async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
 
 async def _opened(driver: Driver, request: OpenRequest, genesis: Record | None) -> RunSession:
     stalled, lives = _Stalled(), Lives()
+    taken, note = 0, None
 
     async def each(slot: int, record: Record) -> None:
+        nonlocal taken, note
         lives.note(record)
+        taken += "from" in record.envelope
+        note = record.envelope.get("earlier") if record.type == "genesis" else note
         if stalled.session is None:
             stalled.session = await _session(driver, request, record)
         await stalled.session.replay(slot, record)
@@ -90,9 +98,21 @@ async def _opened(driver: Driver, request: OpenRequest, genesis: Record | None) 
     if session is None:
         raise LogCorrupt(request.run, "its log holds no record")
     session.own(opened)
+    if note is not None and taken < note["taken"]:
+        await _take(driver, session, note, taken)
     if driver.settings.crash_loops:
         session.doomed = verdict(request.run, lives.barren - 1)
     return session
+
+
+async def _take(driver: Driver, session: RunSession, note: dict[str, Json], taken: int) -> None:
+    """Commit what the run takes of an earlier one; what of it is in the log already is left out."""
+    patience = driver.settings.log.patience
+    taking = await taking_of(driver.store, note, session.graph, session.engine.root.input, patience)
+    at = driver.now().astimezone(UTC).isoformat(timespec="milliseconds")
+    async with aclosing(taking.rest(driver.store, session.run, taken=taken, at=at, worker=driver.name)) as groups:
+        async for group in groups:
+            await session.adopt(group)
 
 
 async def _exists(driver: Driver, run: str) -> bool:
@@ -119,29 +139,51 @@ class _Stalled:
 
 
 async def _genesis(driver: Driver, request: OpenRequest) -> Record:
-    if request.graph is None and not request.digest:
-        raise RunNotFound(request.run, driver.ledger_uri)
-    graph = request.graph or await get_bundle(driver.store, request.digest)
-    given = request.input
-    if request.input_uri:
-        given = _parse(request.input_uri, await driver.sources.read(request.input_uri))
-    checked = check_input(graph, {} if given is None else given)
+    patience = driver.settings.log.patience
+    earlier = await read_earlier(driver.store, request.earlier, patience=patience) if request.earlier else None
+    graph = await _graph_of(driver, request, earlier)
+    checked = await _input_of(driver, request, earlier, graph)
     scheduled = request.scheduled_at or driver.now().astimezone(UTC).isoformat(timespec="seconds")
     seed = request.seed or digest("seed/v0", graph.digest.encode(), canonical(checked))
+    base, more = request.base, {}
+    if earlier is not None:
+        # What runs again is told the same time, and draws the same numbers, as what is taken.
+        scheduled, seed, base = str(earlier.facts["scheduledAt"]), earlier.seed, base or earlier.base
+        more = {"earlier": earlier.taking(graph, checked).note}
     return await genesis_record(
-        Values(driver.store, request.run, patience=driver.settings.log.patience),
+        Values(driver.store, request.run, patience=patience),
         run=request.run,
         graph=graph,
         input=checked,
         seed=seed,
         facts={"id": request.run, "scheduledAt": scheduled},
         envelope={
-            "name": request.name,
+            "name": request.name or graph.name,
             "namespace": request.namespace,
             "at": driver.now().astimezone(UTC).isoformat(timespec="milliseconds"),
-            **({"base": request.base} if request.base else {}),
+            **({"base": base} if base else {}),
+            **more,
         },
     )
+
+
+async def _graph_of(driver: Driver, request: OpenRequest, earlier: Read | None) -> CompiledGraph:
+    if request.graph is not None:
+        return request.graph
+    if request.digest:
+        return await get_bundle(driver.store, request.digest)
+    if earlier is None:
+        raise RunNotFound(request.run, driver.ledger_uri)
+    return earlier.graph
+
+
+async def _input_of(driver: Driver, request: OpenRequest, earlier: Read | None, graph: CompiledGraph) -> Json:
+    given = request.input
+    if request.input_uri:
+        given = _parse(request.input_uri, await driver.sources.read(request.input_uri))
+    if given is None and earlier is not None:
+        given = await Values(driver.store, request.run).load(earlier.input)
+    return check_input(graph, {} if given is None else given)
 
 
 def _parse(uri: str, text: bytes) -> Json:

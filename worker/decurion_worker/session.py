@@ -158,6 +158,12 @@ class RunSession:
         self.facts.head = opened.writer.head
         self.engine.abandoned.clear()
 
+    async def adopt(self, records: list[Record]) -> None:
+        """Commit results that come from an earlier run. For a session that has not started."""
+        for slot, record in zip(await self._append(records), records, strict=True):
+            await self.replay(slot, record)
+        self._note_slot(self._writer.slot)
+
     # ------------------------------------------------------------------ what the driver calls
 
     def start(self) -> None:

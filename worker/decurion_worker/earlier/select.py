@@ -1,0 +1,179 @@
+"""Which results of an ended run still hold in a new one. Pure: an index of its log and two graphs in, paths out.
+
+A retry is the resume of a log from which what failed was taken out; a fork, of one from which one path was. So the
+unit is what the engine commits: a node holds when it ended well, has the same digest, reads the same, and all nodes
+before it hold. Of a map, graph or branch that does not hold whole, what is inside is judged in the same way. What only
+looks like a failure, since `onFailure`, `otherwise` or a map's `tolerate` took care of it, ended well.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from decurion_crds.compiled import FINALLY, CompiledGraph, Node, Scope
+
+MARKS = ("!", "/", "[", "@")
+"""What may follow a node's path in the path of something that belongs to it."""
+
+
+class Seen(NamedTuple):
+    """What the selection has to know of a result: whether it failed, and whether it has a value all the same."""
+
+    failed: bool
+    has_value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """`paths` of results that hold. `known` says whether the path of a fork is in the log at all."""
+
+    paths: frozenset[str]
+    known: bool
+
+
+def select(
+    index: Mapping[str, Seen],
+    old: CompiledGraph,
+    new: CompiledGraph,
+    *,
+    same: Callable[[Node], bool],
+    path: str = "",
+) -> Selection:
+    """The results of a run of `old`, by path in `index`, that hold in a run of `new`.
+
+    `path` is a node, or a branch of a map, that is to run again whatever became of it. `same` says of a node of the
+    root whether what it reads of input and channels is the same in both runs.
+    """
+    chosen = _Selecting(index, old, new, same, path)
+    chosen.root()
+    return Selection(frozenset(chosen.kept), not path or chosen.known(path))
+
+
+class _Selecting:
+    def __init__(
+        self,
+        index: Mapping[str, Seen],
+        old: CompiledGraph,
+        new: CompiledGraph,
+        same: Callable[[Node], bool],
+        path: str,
+    ) -> None:
+        self._index = index
+        self._old = old
+        self._new = new
+        self._same = same
+        self._path = path
+        self._sorted = sorted(index)
+        self._units: dict[str, dict[str, None]] = {}
+        for one in index:
+            self._note_units(one)
+        self.kept: set[str] = set()
+
+    def _note_units(self, path: str) -> None:
+        """Branches by the path of their map."""
+        end = path.find("]")
+        while end >= 0:
+            unit = path[: end + 1]
+            self._units.setdefault(unit[: unit.rindex("[")], {})[unit] = None
+            end = path.find("]", end + 1)
+
+    def known(self, path: str) -> bool:
+        return path in self._index or any(True for _ in self._below(path))
+
+    def root(self) -> None:
+        held = self._scope("", self._old.root, self._new.root, self._same)
+        output = self._index.get("/!output")
+        whole = len(held) == len(self._new.root.nodes) and self._old.root.digest == self._new.root.digest
+        if whole and output is not None and not output.failed:
+            self.kept.add("/!output")
+
+    def _scope(self, path: str, old: Scope, new: Scope, same: Callable[[Node], bool]) -> set[str]:
+        """Keep what holds of one instance of a scope; the names of the nodes that hold whole."""
+        held: set[str] = set()
+        for name in new.order:
+            node, before = new.by_name[name], old.by_name.get(name)
+            base = f"{path}/{name}"
+            unchanged = before is not None and before.digest == node.digest and same(node)
+            if not unchanged or base == self._path or any(other not in held for other in node.after):
+                continue
+            if not self._is_inside(base) and self._ended_well(base, node):
+                self._keep_below(base)
+                held.add(name)
+            elif node.template is not None and f"{base}!open" in self._index:
+                self.kept.add(f"{base}!open")
+                self._parts(base, node)
+        return held
+
+    def _is_inside(self, base: str) -> bool:
+        """Whether the path that runs again lies in what has this path."""
+        return self._path.startswith(base) and self._path[len(base) : len(base) + 1] in MARKS
+
+    def _ended_well(self, base: str, node: Node) -> bool:
+        if node.template is None or f"{base}!open" not in self._index:
+            return self._settled(base, base, node)
+        end = f"{base}!join" if node.map is not None else f"{base}!output"
+        if end not in self._index:
+            return False
+        if self._index[end].failed or not node.writes:
+            return self._settled(base, end, node)
+        return self._settled(base, base, node)
+
+    def _settled(self, base: str, end: str, node: Node) -> bool:
+        """Whether the record at `end` is that of a node that ended well, or whose failure was taken care of."""
+        one = self._index.get(end)
+        if one is None or not one.failed:
+            return one is not None
+        if node.on_failure != "otherwise":
+            return node.on_failure == "skip"
+        instead = self._index.get(f"{base}!otherwise")
+        return one.has_value or (instead is not None and not instead.failed)
+
+    def _parts(self, base: str, node: Node) -> None:
+        """Keep what holds inside a map or graph that does not hold whole."""
+        assert node.template is not None
+        body = self._new.templates[node.template]
+        end = self._index.get(f"{base}!output" if node.map is None else f"{base}!join")
+        joined = end is not None and not end.failed
+        if joined and not self._is_inside(base):
+            # Only its `writes` failed.
+            self._keep_below(base, but=(base, f"{base}!otherwise"))
+        elif node.map is None:
+            self._scope(base, body, body, _anything)
+        else:
+            self._branches(base, body, joined)
+
+    def _branches(self, base: str, body: Scope, joined: bool) -> None:
+        for unit in self._units.get(base, ()):
+            end = self._index.get(f"{unit}!output")
+            if unit == self._path:
+                continue
+            if end is not None and (joined or not end.failed) and not self._is_inside(unit):
+                self._keep_below(unit)
+            else:
+                self._scope(unit, body, body, _anything)
+
+    def _keep_below(self, base: str, *, but: tuple[str, ...] = ()) -> None:
+        if base in self._index:
+            self.kept.add(base)
+        self.kept.update(self._below(base))
+        self.kept.difference_update(but)
+
+    def _below(self, base: str) -> Iterator[str]:
+        for mark in MARKS:
+            prefix = base + mark
+            for at in range(bisect_left(self._sorted, prefix), len(self._sorted)):
+                if not self._sorted[at].startswith(prefix):
+                    break
+                yield self._sorted[at]
+
+
+def _anything(node: Node) -> bool:
+    return True
+
+
+def is_final(path: str) -> bool:
+    """Whether a path lies in `finally`: a new run has its own."""
+    return path == f"/{FINALLY}" or path.startswith((f"/{FINALLY}/", f"/{FINALLY}!"))

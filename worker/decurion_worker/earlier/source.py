@@ -1,0 +1,206 @@
+"""Reading the log of an earlier run, and bringing what holds of it into the log of a new one.
+
+The new log is whole by itself: each result that was taken is a result of the new run, with the same core and hash; its
+envelope says `from` which run and slot it is, and holds its values or the names of their blobs. What it cost was paid
+there, and is not counted again. `genesis` names the earlier run, its last slot and its state hash, and how many results
+are taken, so that a driver that comes in between goes on with the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from decurion_crds.canonical import Json
+from decurion_crds.compiled import CompiledGraph, Node
+from decurion_ledger import LedgerPath, Record, Store, Values, read_log, vhash
+from decurion_ledger.errors import BadPath, RunNotFound
+from decurion_ledger.patience import Patience
+from decurion_worker.earlier.select import Seen, is_final, select
+from decurion_worker.engine.environment import prune
+from decurion_worker.errors import EarlierDiffers, EarlierMissing, EarlierOpen, NothingFailed, PathNotRun
+
+Mode = Literal["retry", "fork"]
+AT_ONCE = 1000
+"""Results that are brought over in one go."""
+_CARRIED = ("values", "message", "failed_at", "arms", "model")
+"""What of an envelope belongs to the result, and not to how it was come by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The run that a new one is to take results of. `path` is what a fork runs again; a retry has none."""
+
+    run: str
+    mode: Mode
+    path: str = ""
+
+
+class Taking(NamedTuple):
+    """What is taken of an earlier run: the paths of results, and the note of it in the new run's `genesis`."""
+
+    run: str
+    paths: frozenset[str]
+    note: dict[str, Json]
+
+    async def rest(
+        self, store: Store, run: str, *, taken: int, at: str, worker: str
+    ) -> AsyncGenerator[list[Record], None]:
+        """The results to commit in `run`, in the order of the earlier log, behind the first `taken`; in groups."""
+        group: list[Record] = []
+        async with aclosing(read_log(store, self.run)) as log:
+            async for slot, record in log:
+                if record.core is None or record.path not in self.paths:
+                    continue
+                if taken > 0:
+                    taken -= 1
+                    continue
+                kept = {name: value for name, value in record.envelope.items() if name in _CARRIED}
+                origin: Json = {"run": self.run, "slot": slot}
+                group.append(replace(record, envelope={"run": run, "from": origin, "at": at, "worker": worker, **kept}))
+                if len(group) >= AT_ONCE:
+                    yield group
+                    group = []
+        if group:
+            yield group
+
+
+@dataclass(slots=True)
+class _Log:
+    """What is known of the earlier run once its log was read."""
+
+    graph: CompiledGraph
+    genesis: Record
+    input: Json
+    index: dict[str, Seen] = field(default_factory=dict)
+    close: dict[str, Any] | None = None
+    slot: int = 0
+
+
+class Read:
+    """An earlier run whose log was read; only the paths of its results are held."""
+
+    def __init__(self, earlier: Earlier, log: _Log) -> None:
+        self._earlier = earlier
+        self._log = log
+
+    @property
+    def graph(self) -> CompiledGraph:
+        return self._log.graph
+
+    @property
+    def input(self) -> Json:
+        return self._log.input
+
+    @property
+    def seed(self) -> str:
+        return str((self._log.genesis.core or {})["seed"])
+
+    @property
+    def facts(self) -> dict[str, Json]:
+        return dict(self._log.genesis.envelope["facts"])
+
+    @property
+    def base(self) -> str:
+        """The folder of relative paths, of a run on a laptop."""
+        return str(self._log.genesis.envelope.get("base", ""))
+
+    def taking(self, graph: CompiledGraph, input: Json) -> Taking:
+        """What a run of `graph` on `input` takes. Raises `EarlierDiffers`, `NothingFailed`, `PathNotRun`."""
+        log, earlier = self._log, self._earlier
+        close = log.close or {}
+        same_input = vhash(input) == vhash(log.input)
+        if earlier.mode == "retry":
+            if graph.digest != log.graph.digest or not same_input:
+                raise EarlierDiffers(earlier.run, "graph" if same_input else "input")
+            if close.get("outcome") == "succeeded":
+                raise NothingFailed(earlier.run)
+        chosen = select(log.index, log.graph, graph, same=self._same(graph, input), path=earlier.path)
+        if not chosen.known:
+            raise PathNotRun(earlier.run, earlier.path)
+        note = {
+            "run": earlier.run,
+            "mode": earlier.mode,
+            "slot": log.slot,
+            "state": close.get("state"),
+            "taken": len(chosen.paths),
+            **({"path": earlier.path} if earlier.path else {}),
+        }
+        return Taking(earlier.run, chosen.paths, note)
+
+    def _same(self, graph: CompiledGraph, input: Json) -> _Same:
+        same_channels = graph.root.channels == self._log.graph.root.channels
+        return _Same(self._log.input, input, vhash(input) == vhash(self._log.input), same_channels)
+
+
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """Whether a node of the root reads the same of input and channels in both runs."""
+
+    old: Json
+    new: Json
+    same_input: bool
+    same_channels: bool
+
+    def __call__(self, node: Node) -> bool:
+        if not self.same_channels and (node.writes or any(_root(read) == "state" for read in node.reads)):
+            return False
+        reads = [read for read in node.reads if _root(read) == "input"]
+        if self.same_input or not reads:
+            return True
+        return vhash(prune({"input": self.old}, reads)) == vhash(prune({"input": self.new}, reads))
+
+
+def _root(read: str) -> str:
+    return read.partition(".")[0]
+
+
+async def read_earlier(store: Store, earlier: Earlier, *, patience: Patience) -> Read:
+    """Read the log of an earlier run. Raises `EarlierMissing`, `EarlierOpen`, `PathNotRun` for a path that is none."""
+    if earlier.path:
+        _check_path(earlier)
+    log: _Log | None = None
+    try:
+        async with aclosing(read_log(store, earlier.run)) as records:
+            async for slot, record in records:
+                if log is None:
+                    log = await _begun(Values(store, earlier.run, patience=patience), record)
+                log.slot = slot
+                if record.type == "close":
+                    log.close = record.envelope
+                elif record.core is not None and record.type != "genesis" and not is_final(record.path):
+                    failed = isinstance(record.core["outcome"], dict)
+                    log.index[record.path] = Seen(failed, record.core["delta"] is not None)
+    except RunNotFound as error:
+        raise EarlierMissing(earlier.run, store.uri) from error
+    if log is None or log.close is None:
+        raise EarlierOpen(earlier.run)
+    return Read(earlier, log)
+
+
+def _check_path(earlier: Earlier) -> None:
+    try:
+        parsed = LedgerPath.parse(earlier.path)
+    except BadPath as error:
+        raise PathNotRun(earlier.run, earlier.path) from error
+    if parsed.mark or not parsed.steps or is_final(earlier.path):
+        raise PathNotRun(earlier.run, earlier.path)
+
+
+async def _begun(values: Values, genesis: Record) -> _Log:
+    closure = await values.load(await values.unpack(genesis.envelope, genesis.envelope["closure"]))
+    given = await values.unpack(genesis.envelope, (genesis.core or {})["input"])
+    return _Log(CompiledGraph.model_validate(closure), genesis, given)
+
+
+async def taking_of(
+    store: Store, note: dict[str, Any], graph: CompiledGraph, input: Json, patience: Patience
+) -> Taking:
+    """What is to be taken by a run whose `genesis` has this note, as it was worked out first.
+
+    Raises `EarlierMissing` when the earlier run is gone before all was taken.
+    """
+    earlier = Earlier(note["run"], note["mode"], note.get("path", ""))
+    return (await read_earlier(store, earlier, patience=patience)).taking(graph, input)
