@@ -1,7 +1,8 @@
 """Random graphs of all kinds of nodes, as specs in YAML, each decided by a seed.
 
-Each value is an integer `v`, each template has the input `k`. In a scope at most one node may fail it: which of two
-failures comes first depends on time. In the root none may, so that every run succeeds, unless that is asked for.
+Each value is an integer `v` in which the order of lists shows, each template has the input `k`. In a scope at most one
+node may fail it: which of two failures comes first depends on time. In the root none may, so that every run succeeds,
+unless that is asked for.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class Writer:
         lines += ["nodes:", *switch]
         for made in nodes:
             lines += [f"  - name: {made.name}", *(f"    {line}" for line in made.lines)]
-        total = " + ".join(n.reads for n in nodes) + (" + sum(state.acc)" if writers else "")
+        total = " + ".join(n.reads for n in nodes)
+        total += " + sum([(i + 1) * x for i, x in enumerate(state.acc)])" if writers else ""
         lines.append(f'output: {{v: "{total}"{more}}}')
         return "".join(f"{indent}  {line}\n" for line in lines), fails and not free
 
@@ -115,7 +117,7 @@ class Writer:
         """A node; whether it may fail its scope. `free`: it is allowed to."""
         kinds = ["code", *(["graph", "map", "map", "map"] if depth else ["code", "transform"])]
         kind = self.pick(kinds)
-        given = " + ".join(["input.k", *(n.reads for n in before if self.chance(2))])
+        given = " + ".join(["input.k", *(n.reads for n in before if self.chance(3))])
         lines: list[str] = []
         below = [t for t in self.templates if t.depth < depth]
         read = f"(nodes.{name}.output.v if nodes.{name}.output else 0)"
@@ -147,7 +149,8 @@ class Writer:
                 block += f", concurrency: {self.pick([1, 2])}" if self.chance(3) else ""
                 lines.append(f"map: {{{block}}}")
                 out = f"nodes.{name}.output"
-                read = f"(sum([i.v for i in {out}.items]) + 1000 * len({out}.failures) if {out} else 0)"
+                rows = f"sum([(j + 1) * i.v for j, i in enumerate({out}.items)])"
+                read = f"({rows} + 1000 * len({out}.failures) if {out} else 0)"
                 instead = '{items: "[]", failures: "[]", total: "0"}'
         if self.chance(3):
             lines.append(f'when: "input.k % 3 != {self.pick([0, 1])}"')
@@ -159,7 +162,7 @@ class Writer:
             lines.append(f"onFailure: {rule}")
         if (fallible and rule == "otherwise") or (rule == "otherwise" and self.chance(2)):
             lines.append(f"otherwise: {instead}")
-        if self.chance(3):
+        if self.chance(2):
             value = "output.v" if kind != "map" else "output.total"
             lines.append(f'writes: {{acc: "[{value}]"}}')
         return Made(name, read, lines), fallible and rule == "fail"

@@ -97,12 +97,12 @@ def check(seed: int, checker: Checker, *, sweep: bool) -> int:
 
 async def _checked(graph: CompiledGraph, chance: random.Random, *, sweep: bool, cancel: bool) -> int:
     given = {"k": chance.randrange(7)}
-    whole = await _whole(graph, given, runners=1, branches=64)
+    whole = await _whole(graph, given, chance, runners=1, branches=64)
     _check_log(graph, whole)
     body = whole.body
     cuts = range(len(body) + 1) if sweep else [chance.randint(0, len(body))]
     for cut in cuts:
-        await _resumed(whole, cut, runners=chance.choice([1, 2, 3]), branches=chance.choice([1, 2, 5, 64]))
+        await _resumed(whole, cut, chance, runners=chance.choice([1, 2, 3]), branches=chance.choice([1, 2, 5, 64]))
     if cancel:
         await _cancelled(graph, given, after=chance.randint(1, len(body)), chance=chance)
     return len(whole.log)
@@ -111,7 +111,7 @@ async def _checked(graph: CompiledGraph, chance: random.Random, *, sweep: bool, 
 async def _cancelled(graph: CompiledGraph, given: dict[str, Any], *, after: int, chance: random.Random) -> None:
     """A run that is cancelled once `after` records are committed, if it has so many."""
     store = open_store(f"memory://soak-{next(_stores)}")
-    async with _Pool(store, runners=2, branches=chance.choice([1, 5])) as driver:
+    async with _Pool(store, chance, runners=2, branches=chance.choice([1, 5])) as driver:
         session = await driver.open_run(_request(graph=graph, input=given))
         while session.facts.committed <= after and not session.ended.is_set():
             await asyncio.sleep(0.001)
@@ -124,9 +124,11 @@ async def _cancelled(graph: CompiledGraph, given: dict[str, Any], *, after: int,
     await _check_verified(store, where)
 
 
-async def _whole(graph: CompiledGraph, given: dict[str, Any], *, runners: int, branches: int) -> Whole:
+async def _whole(
+    graph: CompiledGraph, given: dict[str, Any], chance: random.Random, *, runners: int, branches: int
+) -> Whole:
     store = open_store(f"memory://soak-{next(_stores)}")
-    async with _Pool(store, runners=runners, branches=branches) as driver:
+    async with _Pool(store, chance, runners=runners, branches=branches) as driver:
         session = await _ended(driver, graph=graph, input=given)
     log = [record async for _, record in read_log(store, "run")]
     blobs = {info.key: await store.get(info.key) async for info in store.list("blobs/")}
@@ -134,7 +136,7 @@ async def _whole(graph: CompiledGraph, given: dict[str, Any], *, runners: int, b
     return Whole(session, log, blobs)
 
 
-async def _resumed(whole: Whole, cut: int, *, runners: int, branches: int) -> None:
+async def _resumed(whole: Whole, cut: int, chance: random.Random, *, runners: int, branches: int) -> None:
     """A log that ends after `cut` records, finished by others."""
     store = open_store(f"memory://soak-{next(_stores)}")
     for key, data in whole.blobs.items():
@@ -143,7 +145,7 @@ async def _resumed(whole: Whole, cut: int, *, runners: int, branches: int) -> No
     opened = await LogWriter.open(store, "run", leader_epoch=0, driver="before", genesis=lambda: whole.log[0])
     if kept:
         await opened.writer.append(kept)
-    async with _Pool(store, runners=runners, branches=branches) as driver:
+    async with _Pool(store, chance, runners=runners, branches=branches) as driver:
         session = await _ended(driver, leader_epoch=1)
     log = [record async for _, record in read_log(store, "run")]
     blobs = dict(whole.blobs)
@@ -158,10 +160,11 @@ async def _resumed(whole: Whole, cut: int, *, runners: int, branches: int) -> No
 class _Pool:
     """A driver and its runners in this process."""
 
-    def __init__(self, store: Any, *, runners: int, branches: int) -> None:
+    def __init__(self, store: Any, chance: random.Random, *, runners: int, branches: int) -> None:
         uri = "memory://soak"
         self.driver = Driver("driver-0", store=store, ledger_uri=uri, sources=Sources(open_store, files=False))
-        self.executor = LocalExecutor(RunnerSettings(branches=branches, processes=1), evaluator=PlainPython)
+        settings = RunnerSettings(branches=branches, processes=1)
+        self.executor = LocalExecutor(settings, evaluator=lambda _: PlainPython(jitter=chance))
         self.runners = runners
 
     async def __aenter__(self) -> Driver:

@@ -6,7 +6,9 @@ For soaks, where starting sessions would cost more than all the rest. What it gi
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import random
 from collections.abc import Mapping
 from types import CodeType, TracebackType
 from typing import Any, Self
@@ -20,9 +22,12 @@ from decurion_crds.expressions.prelude import RUN
 
 
 class PlainPython(Evaluator):
-    """Evaluates at once, in the caller's process."""
+    """Evaluates in this process: at once, or after a pause of up to 0.1 s that `jitter` draws, so that what runs
+    side by side ends in any order.
+    """
 
-    def __init__(self, processes: int = 1, *, seconds: float = 1.0) -> None:
+    def __init__(self, processes: int = 1, *, seconds: float = 1.0, jitter: random.Random | None = None) -> None:
+        self._jitter = jitter
         self._names: dict[str, Any] = {"__builtins__": builtins}
         exec(RUN, self._names)
         self._expressions: dict[str, CodeType] = {}
@@ -40,6 +45,7 @@ class PlainPython(Evaluator):
     async def expressions(
         self, exprs: Mapping[str, Expr], env: Mapping[str, Json], *, seconds: float | None = None
     ) -> dict[str, Json]:
+        await self._pause()
         values = {}
         for name, expr in exprs.items():
             try:
@@ -49,12 +55,17 @@ class PlainPython(Evaluator):
         return values
 
     async def code(self, code: Code, inputs: Mapping[str, Json], *, seconds: float, seed: str, clock: str) -> Json:
+        await self._pause()
         function = self._functions.get(code.py)
         if function is None:
             names = dict(self._names)
             exec(code.py, names)
             function = self._functions[code.py] = names["main"]
         return _guarded(lambda: function(**inputs))
+
+    async def _pause(self) -> None:
+        if self._jitter is not None:
+            await asyncio.sleep(0.1 * self._jitter.random())
 
     def _value(self, source: str, env: Mapping[str, Json]) -> Json:
         compiled = self._expressions.get(source)
