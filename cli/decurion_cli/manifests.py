@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import typer
 
-from decurion_crds.compile import Checker, Compilation, compile_graph
+from decurion_crds.compile import Checker, Compilation, Module, compile_graph
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.errors import DecurionError, InputError
 from decurion_crds.findings import CompileFailed, Finding
 from decurion_crds.loader import Document, Loaded, load
 from decurion_crds.v1alpha1 import LLM, Place, TaskGraph, TaskGraphRun
 from decurion_worker.context import secret_refs
+
+T = TypeVar("T")
 
 
 class NoSuchGraph(InputError):
@@ -54,10 +57,18 @@ class Manifests:
 
     def llms_for(self, document: Document) -> dict[str, LLM]:
         """The LLMs that a graph can name: those of its namespace, and those that say none."""
-        near = {document.namespace, None}
-        known = [(d, llm) for d, llm in self.llms if document.namespace is None or d.namespace in near]
-        known.sort(key=lambda one: one[0].namespace == document.namespace)
-        return {d.name: llm for d, llm in known}
+        return {d.name: llm for d, llm in _near(document, self.llms)}
+
+    def graphs_for(self, document: Document) -> dict[str, Module]:
+        """The graphs that a graph can refer to, by the same rule."""
+        return {d.name: Module(graph, d.locate) for d, graph in _near(document, self.graphs.values())}
+
+    def unread(self, finding: Finding) -> bool:
+        """Whether what the finding misses is among the files and could not be parsed: that is told there."""
+        kind, _, name = (finding.absent or "").partition(" ")
+        read = {id(document) for document, _ in (*self.graphs.values(), *self.llms)}
+        found = [d for d in self.loaded.documents if (d.kind, d.name) == (kind, name) and id(d) not in read]
+        return bool(name and found)
 
     def run_of(self, graph: str) -> tuple[Document, TaskGraphRun] | None:
         """The run of a graph among the files. Raises `InputError` when there are several."""
@@ -66,6 +77,13 @@ class Manifests:
             names = ", ".join(run.metadata.name or "" for _, run in runs)
             raise InputError(f"the files hold several runs of {graph} ({names}): keep one, or give --input")
         return runs[0] if runs else None
+
+
+def _near(document: Document, all_: Iterable[tuple[Document, T]]) -> list[tuple[Document, T]]:
+    """Those of the namespace of `document`, or of none; of two of one name its own comes last."""
+    near = {document.namespace, None}
+    known = [(d, model) for d, model in all_ if document.namespace is None or d.namespace in near]
+    return sorted(known, key=lambda one: one[0].namespace == document.namespace)
 
 
 def read(files: Sequence[Path]) -> Manifests:
@@ -93,14 +111,27 @@ def read(files: Sequence[Path]) -> Manifests:
     return Manifests(loaded, graphs, llms, runs, secrets, findings)
 
 
-def compile_all(manifests: Manifests, *, bind: Mapping[str, str] | None = None) -> dict[str, Compilation]:
-    """Every graph of the files, compiled with the LLMs of the files; `bind` puts one LLM in another's place."""
+def compile_all(
+    manifests: Manifests, *, only: str | None = None, bind: Mapping[str, str] | None = None
+) -> dict[str, Compilation]:
+    """Every graph of the files (or the one of that name), compiled with the LLMs and graphs of the files; `bind` puts
+    one LLM in another's place.
+    """
     done: dict[str, Compilation] = {}
     with Checker() as checker:
         for name, (document, graph) in manifests.graphs.items():
+            if only is not None and name != only:
+                continue
             known = manifests.llms_for(document)
             llms = known | {swapped: _llm(known, swapped, other) for swapped, other in (bind or {}).items()}
-            done[name] = compile_graph(graph, llms=llms, positions=document.locate, checker=checker)
+            found = compile_graph(
+                graph,
+                llms=llms,
+                graphs=manifests.graphs_for(document),
+                positions=document.locate,
+                checker=checker,
+            )
+            done[name] = Compilation(found.compiled, [f for f in found.findings if not manifests.unread(f)])
     return done
 
 
@@ -129,8 +160,7 @@ def compiled(
         raise NoSuchGraph(graph, known)
     run = manifests.run_of(chosen) if use_run else None
     overrides = dict(run[1].spec.overrides.llms) if run is not None and run[1].spec.overrides else {}
-    only = replace(manifests, graphs={chosen: manifests.graphs[chosen]}, findings=[])
-    result = compile_all(only, bind={**overrides, **(bind or {})})[chosen]
+    result = compile_all(manifests, only=chosen, bind={**overrides, **(bind or {})})[chosen]
     show_warnings(manifests.findings + result.findings)
     if result.compiled is None:
         raise CompileFailed([f for f in result.findings if f.severity == "error"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from decurion_crds.errors import InputError
@@ -53,6 +53,9 @@ MAX_WORD = 80
 """Characters of a message, of a path, and of a word of the author's inside a message, that are shown."""
 
 
+_INNER = ("graph", "absent")
+
+
 @dataclass(frozen=True, slots=True)
 class Fix:
     """`new` goes where `old` first stands at or behind the finding's place in the file."""
@@ -68,7 +71,9 @@ class Finding:
     `path` goes by names, not by indices, and starts below `spec` (`templates.extractOne.nodes.read.llm.prompt`) or with
     `metadata`. `line` and `column` count from 1 and are known when the resource came from a file. `message` is one
     sentence that says what is wrong and what to do next. Characters that a terminal would obey, or that nobody sees,
-    are shown by their numbers in both, and what is very long is shortened in its middle.
+    are shown by their numbers in both, and what is very long is shortened in its middle. `graph` is the TaskGraph in
+    whose spec the place is, where it is another than the one that was compiled; `absent` is kind and name of a resource
+    that does not exist.
     """
 
     code: str
@@ -79,6 +84,8 @@ class Finding:
     line: int | None = None
     column: int | None = None
     fix: Fix | None = None
+    graph: str | None = field(default=None, compare=False)
+    absent: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", shortened(printable(self.path), MAX_PATH))
@@ -87,10 +94,12 @@ class Finding:
     def text(self) -> str:
         """`graph.yaml:31:18 nodes.extract.with.facts [EXPR-FIELD] message`, leaving out what is not known."""
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        if self.file is None and self.graph is not None:
+            place = f"TaskGraph {self.graph}:"
         return " ".join(part for part in (printable(place), self.path, f"[{self.code}]", self.message) if part)
 
     def to_json(self) -> dict[str, Any]:
-        found = {key: value for key, value in asdict(self).items() if value is not None}
+        found = {key: value for key, value in asdict(self).items() if value is not None and key not in _INNER}
         return found | ({"file": printable(self.file)} if self.file is not None else {})
 
 

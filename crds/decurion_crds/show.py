@@ -29,7 +29,7 @@ def show_text(graph: CompiledGraph) -> str:
     lines = [f"{graph.name}  {graph.digest[:12]}"]
     lines += _scope_lines(graph, "graph", graph.root)
     for name, scope in graph.templates.items():
-        lines += ["", *_scope_lines(graph, f"template {name}", scope)]
+        lines += ["", *_scope_lines(graph, scope_title(name), scope)]
     lines += ["", "scale: " + " · ".join(SCALE) + "  (deterministic to agentic)"]
     return "\n".join(lines)
 
@@ -39,19 +39,32 @@ def show_mermaid(graph: CompiledGraph) -> str:
     lines = ["flowchart TD"]
     lines += _mermaid_scope(graph, "root", graph.name, graph.root)
     for name, scope in graph.templates.items():
-        lines += _mermaid_scope(graph, f"t_{name}", f"template {name}", scope)
+        lines += _mermaid_scope(graph, _box(name), scope_title(name), scope)
     for prefix, scope in _scopes(graph):
         for node in scope.nodes:
             if node.map is not None:
-                lines.append(f'  {prefix}_{node.name} -. "for each {node.map.as_}" .-> t_{node.map.template}')
+                lines.append(f'  {prefix}_{node.name} -. "for each {node.map.as_}" .-> {_box(node.map.template)}')
             elif node.graph is not None:
-                lines.append(f'  {prefix}_{node.name} -. "once" .-> t_{node.graph.template}')
+                lines.append(f'  {prefix}_{node.name} -. "once" .-> {_box(node.graph.template)}')
     for i, kind in enumerate(SCALE):
         lines.append(f"  classDef {kind} fill:{_COLOURS[i]},stroke:#555,color:#111")
     return "\n".join(lines)
 
 
 _COLOURS = ("#e8f1fb", "#cfe3f7", "#d8ecd9", "#fbe7c6", "#f7cfc0")
+
+
+def scope_title(name: str) -> str:
+    """A scope of `templates` in words: `template one`, `graph lookup(fast=claude)`, `template one of graph lookup`."""
+    if not name.startswith("graph:"):
+        return f"template {name}"
+    graph, _, template = name.removeprefix("graph:").partition("/")
+    return f"template {template} of graph {graph}" if template else f"graph {graph}"
+
+
+def _box(name: str) -> str:
+    """The name of a scope as an identifier of Mermaid."""
+    return "t_" + "".join(c if c.isalnum() else f"_{ord(c):x}_" if c != "_" else "__" for c in name)
 
 
 def place(graph: CompiledGraph, node: Node) -> str:
@@ -74,7 +87,7 @@ def _furthest(graph: CompiledGraph, nodes: Iterable[Node], seen: set[str]) -> st
 def _scopes(graph: CompiledGraph) -> Iterator[tuple[str, Scope]]:
     yield "root", graph.root
     for name, scope in graph.templates.items():
-        yield f"t_{name}", scope
+        yield _box(name), scope
 
 
 def _scope_lines(graph: CompiledGraph, title: str, scope: Scope) -> Iterator[str]:
@@ -101,14 +114,14 @@ def _detail(node: Node) -> str:
     if node.llm is not None:
         return f"model {node.llm.ref}"
     if node.graph is not None:
-        return f"template {node.graph.template}"
+        return scope_title(node.graph.template)
     if node.switch is not None:
         return f"on {_shortened(node.switch.value.src)}"
     if node.map is None:
         return ""
     source = node.map.items or node.map.jsonl
     text = _shortened(source.src) if source is not None else ""
-    return f"{'for each' if node.map.items else 'for each line of'} {text} → template {node.map.template}"
+    return f"{'for each' if node.map.items else 'for each line of'} {text} → {scope_title(node.map.template)}"
 
 
 def _reason(scope: Scope, node: Node, other: str) -> tuple[str, str]:

@@ -707,9 +707,9 @@ def test_refused(checker: Checker, name: str) -> None:
             "else, write a value that computes one of these",
         ),
         (
-            "{name: a, graph: {ref: other}}",
-            "nodes.a.graph.ref [NOT-SUPPORTED] ref is not built yet; copy the other graph into templates and name it "
-            "by template",
+            "{name: a, graph: {template: one, bind: {fast: slow}}}",
+            "nodes.a.graph [FIELD-VALUE] bind goes with ref: a template shares the names of its graph; remove bind, or "
+            "use another graph",
         ),
         (
             "{name: a, onFailure: ignore, transform: {v: '1'}}",
@@ -744,8 +744,8 @@ def test_templates_inside_templates_are_bounded_by_what_they_unfold_to(checker: 
     """Thirty-one levels of two come to two thousand million nodes; it is told once, where it becomes too much."""
     found = [line for line in told(checker, nested(31, 2)) if "UNUSED" not in line]
     assert found == [
-        f"templates.t19.nodes.n1.graph.template [SPEC-TOO-LARGE] with the templates inside, there are more than "
-        f"{MAX_UNFOLDED:,} nodes here; map over a list, or use fewer templates inside one another"
+        f"templates.t19.nodes.n1.graph.template [SPEC-TOO-LARGE] with the templates and graphs inside, there are more "
+        f"than {MAX_UNFOLDED:,} nodes here; map over a list, or use fewer of them inside one another"
     ]
     assert [line for line in told(checker, nested(11, 2)) if "UNUSED" not in line] == []
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from decurion_crds.compile.digest import node_digest, scope_digest
-from decurion_crds.compile.draft import SCOPE_NAMES, GraphDraft, NodeDraft, ScopeDraft, Site
+from decurion_crds.compile.draft import SCOPE_NAMES, GraphDraft, NodeDraft, ScopeDraft, Site, Use
 from decurion_crds.compile.infer import Typed
 from decurion_crds.compile.order import Order
+from decurion_crds.compile.refs import OWN, Env, inside, instance_name
 from decurion_crds.compiled import (
     CompiledGraph,
     Expr,
@@ -40,24 +41,35 @@ class _Assembly:
         self._draft = draft
         self._orders = orders
         self._typed = typed
-        self._specs = {name: llm.spec.to_json() for name, llm in sorted(draft.llms.items())}
+        self._specs: dict[str, dict[str, object]] = {}
         self._done: dict[str, Scope] = {}
 
     def graph(self) -> CompiledGraph:
-        root = self._scope("")
+        root = self._scope(self._draft.root, OWN)
         used = {name: scope for name, scope in sorted(self._done.items()) if name}
         return CompiledGraph(name=self._draft.name, root=root, templates=used, llms=self._specs_of(used, root))
 
     def _specs_of(self, templates: Mapping[str, Scope], root: Scope) -> dict[str, dict[str, object]]:
         named = {node.llm.ref for scope in (root, *templates.values()) for node in scope.nodes if node.llm is not None}
-        return {name: self._specs[name] for name in sorted(named)}
+        return {name: self._spec(name) for name in sorted(named)}
 
-    def _scope(self, name: str) -> Scope:
+    def _spec(self, name: str) -> dict[str, object]:
+        if name not in self._specs:
+            self._specs[name] = self._draft.resources["LLM"][name].spec.to_json()
+        return self._specs[name]
+
+    def _use(self, use: Use, env: Env) -> tuple[str, Scope]:
+        """The scope of a use, with its name in the compiled graph, from where names stand for `env`."""
+        draft, below = self._draft.scopes[use.scope], inside(use, env)
+        return instance_name(draft, below), self._scope(draft, below)
+
+    def _scope(self, draft: ScopeDraft, env: Env) -> Scope:
         """The compiled scope; templates that nothing reaches are left out."""
+        name = instance_name(draft, env)
         if name in self._done:
             return self._done[name]
-        draft, order = self._draft.scopes[name], self._orders[name]
-        nodes = tuple(self._node(draft, node, order) for node in draft.nodes.values())
+        order = self._orders[draft.name]
+        nodes = tuple(self._node(draft, node, order, env) for node in draft.nodes.values())
         channels = [
             {"name": c.name, "schema": c.schema, "merge": c.merge, "initial": c.initial}
             for c in draft.channels.values()
@@ -69,7 +81,7 @@ class _Assembly:
                 "nodes": nodes,
                 "order": order.names,
                 "output": _exprs(draft.output),
-                "outputSchema": self._typed.scopes[name],
+                "outputSchema": self._typed.scopes[draft.name],
                 "leaf": all(self._leaf(node) for node in nodes),
             }
         )
@@ -79,8 +91,9 @@ class _Assembly:
     def _leaf(self, node: Node) -> bool:
         return node.map is None and (node.graph is None or self._done[node.graph.template].leaf)
 
-    def _node(self, scope: ScopeDraft, draft: NodeDraft, order: Order) -> Node:
+    def _node(self, scope: ScopeDraft, draft: NodeDraft, order: Order, env: Env) -> Node:
         key = (scope.name, draft.name)
+        template, inner = self._use(draft.body, env) if draft.body is not None else ("", None)
         edges = order.edges[draft.name]
         model = draft.model
         seconds = TIMEOUTS[draft.kind] if model.timeout_seconds is None else model.timeout_seconds
@@ -103,19 +116,18 @@ class _Assembly:
                 "onFailure": model.on_failure or "fail",
                 "transform": _exprs(draft.transform) if draft.kind == "transform" else None,
                 "code": self._typed.codes.get(key),
-                "llm": _llm(draft),
-                "map": self._map(scope, draft),
-                "graph": GraphBlock(template=draft.template) if draft.kind == "graph" and draft.template else None,
+                "llm": _llm(draft, env),
+                "map": self._map(scope, draft, template),
+                "graph": GraphBlock(template=template) if draft.kind == "graph" else None,
                 "switch": _switch(draft),
             }
         )
-        template = self._scope(draft.template) if draft.template is not None else None
-        spec = self._specs[model.llm.ref] if model.llm is not None else None
-        return node.model_copy(update={"digest": node_digest(node, template=template, llm=spec)})
+        spec = self._spec(node.llm.ref) if node.llm is not None else None
+        return node.model_copy(update={"digest": node_digest(node, template=inner, llm=spec)})
 
-    def _map(self, scope: ScopeDraft, draft: NodeDraft) -> MapBlock | None:
+    def _map(self, scope: ScopeDraft, draft: NodeDraft, template: str) -> MapBlock | None:
         block = draft.model.map
-        if block is None or draft.template is None:
+        if block is None:
             return None
         tolerate = block.tolerate
         return MapBlock.model_validate(
@@ -124,7 +136,7 @@ class _Assembly:
                 "jsonl": _expr(draft.jsonl),
                 "as": block.as_,
                 "key": _expr(draft.key),
-                "template": draft.template,
+                "template": template,
                 "itemSchema": self._typed.items[scope.name, draft.name],
                 "concurrency": block.concurrency,
                 "tolerate": {"count": 0} if tolerate is None else tolerate.to_json(),
@@ -147,12 +159,12 @@ def _reads(draft: NodeDraft) -> tuple[str, ...]:
     return tuple(".".join(path) for path in shortest({path for path in paths if path[0] in SCOPE_NAMES}))
 
 
-def _llm(draft: NodeDraft) -> LlmCall | None:
+def _llm(draft: NodeDraft, env: Env) -> LlmCall | None:
     block = draft.model.llm
     if block is None or draft.prompt is None:
         return None
     return LlmCall(
-        ref=block.ref,
+        ref=env.get(block.ref, block.ref),
         system=draft.system.text if draft.system is not None else None,
         prompt=draft.prompt.text,
         parameters=block.parameters,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from decurion_crds.compile.assemble import assemble
+from decurion_crds.compile.draft import GraphDraft
 from decurion_crds.compile.effects import check_races, check_reachable, check_unused
 from decurion_crds.compile.infer import infer
 from decurion_crds.compile.order import order_scope
+from decurion_crds.compile.refs import Around, Module, check_resources
 from decurion_crds.compile.report import Positions, Report
 from decurion_crds.compile.resolve import resolve
 from decurion_crds.compile.templates import check_templates
@@ -16,6 +19,8 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_crds.expressions.check import Checker
 from decurion_crds.findings import CompileFailed, Finding
 from decurion_crds.v1alpha1 import LLM, TaskGraph
+
+_NONE: Mapping[str, Module] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +41,25 @@ def compile_graph(
     graph: TaskGraph,
     *,
     llms: Mapping[str, LLM],
+    graphs: Mapping[str, Module] = _NONE,
     known_llms: Iterable[str] = (),
+    known_graphs: Iterable[str] = (),
     positions: Positions | None = None,
     checker: Checker,
 ) -> Compilation:
-    """Compiles one graph with the models that it names (name in the graph → resource).
+    """Compiles one graph with the models and the other graphs that it names (name in the graph → resource).
 
-    `known_llms` are names beside those of `llms` that a misspelt one may have meant.
+    `graphs` may hold more than it refers to. What is wrong in one of them is told at its own place.
+    `known_llms`, `known_graphs` are names beside those given that a misspelt one may have meant.
     `positions` says where values of the resource were written. Nothing is run but the type checker. Raises
     `CheckFailed` when the checker gives no answer, which says nothing about the graph.
     """
-    report = Report(positions)
-    draft = resolve(graph, llms, report, known_llms=sorted({*llms, *known_llms}))
+    report = Report(positions, {name: module.positions for name, module in graphs.items()})
+    draft = GraphDraft(graph.name, resources={"LLM": llms}, known={"LLM": sorted({*llms, *known_llms})})
+    resolve(graph, draft, Around(graphs, sorted(known_graphs)), report)
     orders = {name: order_scope(scope, report) for name, scope in draft.scopes.items()}
     check_templates(graph, draft, report)
+    check_resources(draft, report)
     for name, scope in draft.scopes.items():
         check_races(scope, orders[name], report)
         check_reachable(scope, orders[name], report)

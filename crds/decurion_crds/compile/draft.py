@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -58,6 +58,25 @@ class TextDraft:
     sites: list[Site]
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A scope that a node runs: `scope` is its name in the draft, and `spot` the field that names it.
+
+    `graph` is the name of another graph, None for a template of the node's own; `bind` says what the needs of the other
+    stand for, in names of the graph that the node is in.
+    """
+
+    scope: str
+    spot: Spot
+    graph: str | None = None
+    bind: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """`template one`, or `graph lookup`."""
+        return f"graph {self.graph}" if self.graph is not None else f"template {self.scope.rpartition('/')[2]}"
+
+
 @dataclass(eq=False, slots=True)
 class NodeDraft:
     """A node. A `with` name whose expression was refused is in `names` and not in `with_`.
@@ -91,8 +110,23 @@ class NodeDraft:
     line: Schema | None = None
     key: Site | None = None
     value: Site | None = None
-    template: str | None = None
+    body: Use | None = None
     broken: bool = False
+
+    @property
+    def template(self) -> str | None:
+        """The name in the draft of the scope that it runs."""
+        return self.body.scope if self.body is not None else None
+
+    def uses(self) -> Iterator[Use]:
+        """All scopes that run below the node."""
+        if self.body is not None:
+            yield self.body
+
+    def drop(self, use: Use) -> None:
+        """Leave out a use that was refused."""
+        if use is self.body:
+            self.body = None
 
     def scope_sites(self) -> Iterator[Site]:
         """All expressions that read from the scope."""
@@ -111,7 +145,8 @@ class NodeDraft:
 
 @dataclass(eq=False, slots=True)
 class ScopeDraft:
-    """The root (`name` is ""), or a template. `refused` holds names of output fields that were refused, `switches`
+    """The root (`name` is ""), a template, or another graph with its templates: `graph` is "" for the compiled one's.
+    `refused` holds names of output fields that were refused, `switches`
     those of the nodes that are switches. `doubtful` says that there is a finding about what runs when, so that nothing
     is said about what is None because of it.
     """
@@ -119,6 +154,7 @@ class ScopeDraft:
     name: str
     spot: Spot
     input: Schema
+    graph: str = ""
     channels: dict[str, ChannelDraft] = field(default_factory=dict)
     nodes: dict[str, NodeDraft] = field(default_factory=dict)
     output: dict[str, Site] = field(default_factory=dict)
@@ -129,11 +165,13 @@ class ScopeDraft:
 
 @dataclass(eq=False, slots=True)
 class GraphDraft:
-    """All scopes by name, the root first, and the models that are named."""
+    """All scopes by name, the root first; `needs` of its graphs; `resources` by kind and name; all names `known`."""
 
     name: str
     scopes: dict[str, ScopeDraft] = field(default_factory=dict)
-    llms: dict[str, LLM] = field(default_factory=dict)
+    needs: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    resources: dict[str, Mapping[str, LLM]] = field(default_factory=dict)
+    known: dict[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def root(self) -> ScopeDraft:

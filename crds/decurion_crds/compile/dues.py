@@ -100,9 +100,9 @@ def input_dues(template: Schema) -> dict[str, Schema]:
 
 def check_input(node: NodeDraft, template: Schema, report: Report) -> None:
     """That a map or graph gives its template the names that it declares, and no others."""
-    if "properties" not in template:
+    if "properties" not in template or node.body is None:
         return
-    block = node.model.map
+    block, runs = node.model.map, node.body.shown
     declared, required = list(template["properties"]), template.get("required", ())
     given = {name: node.spot.below("with", name).key() for name in node.names}
     if block is not None:
@@ -115,17 +115,17 @@ def check_input(node: NodeDraft, template: Schema, report: Report) -> None:
             swapped = len(unknown) == len(missing) == 1
             meant = missing.pop() if swapped else did_you_mean(name, declared)
             hint = f'did you mean "{meant}"?' if meant else f"its input has {listed(declared)}"
-            message = f'the template {node.template} has no input "{name}"; {hint}'
+            message = f'the {runs} has no input "{name}"; {hint}'
             report.add("FIELD-UNKNOWN", spot, message, fix=Fix(name, meant) if meant else None)
     for name in missing:
-        message = f'the template {node.template} needs the input "{name}"; give it by with'
+        message = f'the {runs} needs the input "{name}"; give it by with'
         report.add("FIELD-MISSING", node.spot.below("with"), message)
     index = template["properties"].get("index")
     if block is None or index is None or "index" in given:
         return
     if mismatch(INDEX, index) is not None:
-        message = f"index is an integer, and the template {node.template} declares {words(index)}; change its input"
-        report.add("EXPR-TYPE", node.spot.below("map", "template"), message)
+        message = f"index is an integer, and the {runs} declares {words(index)}; change its input"
+        report.add("EXPR-TYPE", node.body.spot, message)
 
 
 def check_lines(line: Schema, item: Schema, spot: Spot, report: Report) -> None:

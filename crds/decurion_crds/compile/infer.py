@@ -20,6 +20,7 @@ from decurion_crds.compile.dues import (
     map_output,
 )
 from decurion_crds.compile.order import Order, channels_read, writers
+from decurion_crds.compile.refs import scope_name
 from decurion_crds.compile.report import Report
 from decurion_crds.compile.rounds import Cell, Rounds, Typing
 from decurion_crds.compile.sites import SILENT, Due, SiteTyper, Undetermined
@@ -342,8 +343,8 @@ class _Inference:
         return found
 
     def _scope_output(self, scope: ScopeDraft) -> Typing[Schema | None]:
-        """The result of a scope. What cannot be inferred at the root is open: nothing in the graph reads it."""
-        root = not scope.name
+        """The result of a scope. What cannot be inferred of a graph's result is open: it is right by itself."""
+        root = scope.name == scope_name(scope.graph)
         otherwise = Undetermined(_BY_TRANSFORM, severity="warning" if root else "error")
         cells = {
             name: self._rounds.spawn(self._output_field(scope, site, otherwise)) for name, site in scope.output.items()

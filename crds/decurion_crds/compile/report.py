@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,8 @@ from decurion_crds.expressions.errors import Problem
 from decurion_crds.findings import Finding, Fix, Severity
 from decurion_crds.v1alpha1 import Place
 from decurion_crds.v1alpha1.parse import KEY
+
+_NONE: Mapping[str, Positions | None] = {}
 
 
 class Positions(Protocol):
@@ -23,44 +26,57 @@ class Positions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A place in a resource, by keys and indices, and the same by names."""
+    """A place in a resource, by keys and indices, and the same by names.
+
+    `graph` is the name of the TaskGraph where it is another than the one that is compiled.
+    """
 
     place: Place
     path: str
+    graph: str = ""
 
     def below(self, *steps: str) -> Spot:
         spot = self
         for step in steps:
             plain = step.replace("-", "_").removesuffix("?").isidentifier()
             joined = f"{spot.path}.{step}" if spot.path else step
-            spot = Spot((*spot.place, step), joined if plain else f'{spot.path}["{step}"]')
+            spot = Spot((*spot.place, step), joined if plain else f'{spot.path}["{step}"]', self.graph)
         return spot
+
+    def beside(self, step: str) -> Spot:
+        """Another field of the object in which this field stands."""
+        return Spot(self.place[:-1], self.path.rpartition(".")[0], self.graph).below(step)
 
     def key(self) -> Spot:
         """The name itself of what stands here, instead of its value."""
-        return Spot((*self.place, KEY), self.path)
+        return Spot((*self.place, KEY), self.path, self.graph)
 
     def item(self, index: int, name: str) -> Spot:
         """The item of a list that goes by `name`."""
-        return Spot((*self.place, index), f"{self.path}.{name}")
+        return Spot((*self.place, index), f"{self.path}.{name}", self.graph)
 
     def at(self, index: int) -> Spot:
         """The item of a list whose items have no names."""
-        return Spot((*self.place, index), f"{self.path}[{index}]")
+        return Spot((*self.place, index), f"{self.path}[{index}]", self.graph)
 
 
 class Report:
     """Collects findings; the same one twice counts once."""
 
-    def __init__(self, positions: Positions | None) -> None:
-        self._positions = positions
-        self._findings: dict[tuple[str, str, str], Finding] = {}
+    def __init__(self, positions: Positions | None, others: Mapping[str, Positions | None] = _NONE) -> None:
+        self._positions = {"": positions, **others}
+        self._findings: dict[tuple[str, str, str, str], Finding] = {}
 
     @property
     def findings(self) -> list[Finding]:
-        """In the order of the file where there is one, else in the order in which they were found."""
-        found = list(self._findings.values())
-        return sorted(found, key=lambda f: (f.line or 0, f.column or 0)) if self._positions else found
+        """In the order of the file where there is one, else in the order in which they were found.
+
+        Those of other graphs come behind.
+        """
+        found = sorted(self._findings.values(), key=lambda f: f.graph or "")
+        if self._positions[""] is None:
+            return found
+        return sorted(found, key=lambda f: (f.graph or "", f.line or 0, f.column or 0))
 
     @property
     def failed(self) -> bool:
@@ -75,10 +91,13 @@ class Report:
         fix: Fix | None = None,
         severity: Severity = "error",
         offset: int | None = None,
+        absent: str | None = None,
     ) -> None:
-        file, line, column = (self._positions(spot.place, offset) if self._positions else None) or (None, None, None)
-        finding = Finding(code, spot.path, message, severity, file, line, column, fix)
-        self._findings.setdefault((code, spot.path, message), finding)
+        """`absent` is kind and name of the resource that does not exist, where that is what is wrong."""
+        positions = self._positions[spot.graph]
+        file, line, column = (positions(spot.place, offset) if positions else None) or (None, None, None)
+        finding = Finding(code, spot.path, message, severity, file, line, column, fix, spot.graph or None, absent)
+        self._findings.setdefault((spot.graph, code, spot.path, message), finding)
 
     def problem(self, problem: Problem, spot: Spot, scalar: str) -> None:
         """A problem that is placed inside the scalar at `spot`."""
@@ -89,7 +108,7 @@ class Report:
         """A refused schema; what is wrong in a shared one is told there, and once."""
         path = refused.path
         if path.startswith("schemas."):
-            spot, path = Spot(("spec",), ""), path
+            spot, path = Spot(("spec",), "", spot.graph), path
         place = spot.below(*path.split(".")) if path else spot
         fix = Fix(*refused.suggestion) if refused.suggestion else None
         self.add("SCHEMA", place, refused.message, fix=fix)

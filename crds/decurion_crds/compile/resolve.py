@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from decurion_crds.compile.draft import (
@@ -14,8 +14,10 @@ from decurion_crds.compile.draft import (
     ScopeDraft,
     Site,
     TextDraft,
+    Use,
     View,
 )
+from decurion_crds.compile.refs import Around, Library, scope_name
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.switches import assign_cases
 from decurion_crds.compiled import SWITCH_OUTPUT, NodeKind, Schema
@@ -28,7 +30,7 @@ from decurion_crds.expressions.text import parse_text
 from decurion_crds.expressions.words import FUNCTIONS
 from decurion_crds.findings import Fix, did_you_mean, listed
 from decurion_crds.schemas import expand_fields, expand_schema
-from decurion_crds.v1alpha1 import LLM, Channel, Node, TaskGraph, TaskGraphSpec, Template
+from decurion_crds.v1alpha1 import Channel, GraphBlock, MapBlock, Node, TaskGraph, TaskGraphSpec, Template
 from decurion_crds.values import Validator, normalise
 
 LLM_OUTPUT: Schema = {
@@ -40,33 +42,39 @@ LLM_OUTPUT: Schema = {
 _KINDS: tuple[NodeKind, ...] = ("transform", "code", "llm", "graph", "map", "switch")
 
 
-def resolve(graph: TaskGraph, llms: Mapping[str, LLM], report: Report, *, known_llms: Sequence[str] = ()) -> GraphDraft:
-    """The draft of a graph. What is refused is in the report and left out of the draft."""
-    return _Resolver(graph, llms, report, known_llms).graph()
+def resolve(graph: TaskGraph, draft: GraphDraft, around: Around, report: Report) -> None:
+    """Adds the scopes of a graph, and of those that it refers to, to `draft`. What is refused is in the report and left
+    out.
+    """
+    library = Library(graph, around, report)
+    for owner, module in library.pending():
+        _Resolver(module, owner, draft, library, report).graph()
 
 
 class _Resolver:
-    def __init__(self, graph: TaskGraph, llms: Mapping[str, LLM], report: Report, known_llms: Sequence[str]) -> None:
+    def __init__(self, graph: TaskGraph, owner: str, draft: GraphDraft, library: Library, report: Report) -> None:
         self._spec = graph.spec
-        self._llms = llms
-        self._known = known_llms
+        self._owner = owner
+        self._library = library
         self._report = report
-        self._draft = GraphDraft(name=graph.name)
+        self._draft = draft
         self._templates = [template.name for template in graph.spec.templates]
 
-    def graph(self) -> GraphDraft:
-        top = Spot(("spec",), "")
+    def graph(self) -> None:
+        top = Spot(("spec",), "", self._owner)
+        self._draft.needs[self._owner] = self._spec.needs
         for name, written in self._spec.schemas.items():
             self._schema(written, top.below("schemas", name))
         self._names(self._templates, top.below("templates"), "template")
-        self._draft.scopes[""] = self._scope("", self._spec, top)
+        name = scope_name(self._owner)
+        self._draft.scopes[name] = self._scope(name, self._spec, top)
         for i, template in enumerate(self._spec.templates):
             spot = top.below("templates").item(i, template.name)
-            self._draft.scopes.setdefault(template.name, self._scope(template.name, template, spot))
-        return self._draft
+            name = scope_name(self._owner, template.name)
+            self._draft.scopes.setdefault(name, self._scope(name, template, spot))
 
     def _scope(self, name: str, body: TaskGraphSpec | Template, spot: Spot) -> ScopeDraft:
-        scope = ScopeDraft(name=name, spot=spot, input=self._fields(body.input, spot.below("input")))
+        scope = ScopeDraft(name, spot, self._fields(body.input, spot.below("input")), graph=self._owner)
         self._names([channel.name for channel in body.state], spot.below("state"), "channel")
         for i, channel in enumerate(body.state):
             draft = self._channel(channel, spot.below("state").item(i, channel.name))
@@ -167,7 +175,6 @@ class _Resolver:
             self._code(draft, node.code, spot)
         elif node.llm is not None:
             draft.output = LLM_OUTPUT if node.output is None else draft.output
-            self._model(node.llm.ref, spot.below("ref"))
             draft.prompt = self._text(node.llm.prompt, spot.below("prompt"), draft)
             if node.llm.system is not None:
                 draft.system = self._text(node.llm.system, spot.below("system"), draft)
@@ -175,7 +182,7 @@ class _Resolver:
         elif node.map is not None:
             self._map(draft, node, spot)
         elif node.graph is not None:
-            self._template(draft, node.graph.template, spot)
+            draft.body = self._use(node.graph, spot)
         elif node.switch is not None:
             draft.value = self._optional(node.switch.value, spot.below("value"), "scope", SCOPE_NAMES)
             draft.output = SWITCH_OUTPUT
@@ -208,27 +215,21 @@ class _Resolver:
             draft.line = self._schema(block.items_from.schema_, below.below("schema"))
         names = (*SCOPE_NAMES, block.as_, "index")
         draft.key = self._optional(block.key, spot.below("key"), "item", names)
-        self._template(draft, block.template, spot)
+        draft.body = self._use(block, spot)
 
-    def _template(self, draft: NodeDraft, name: str, spot: Spot) -> None:
+    def _use(self, block: GraphBlock | MapBlock, spot: Spot) -> Use | None:
+        """The scope that a block at `spot` runs; None when there is none, which is in the report."""
+        if block.ref is not None:
+            return self._library.use(block.ref, block.bind, spot)
+        name = block.template or ""
         if name in self._templates:
-            draft.template = name
-            return
+            return Use(scope_name(self._owner, name), spot.below("template"))
         meant = did_you_mean(name, self._templates)
         hint = f'did you mean "{meant}"?' if meant else f"the templates are {listed(self._templates)}"
         message = f'there is no template "{name}"; {hint}'
         fix = Fix(name, meant) if meant else None
         self._report.add("REF-MISSING", spot.below("template"), message, fix=fix)
-
-    def _model(self, ref: str, spot: Spot) -> None:
-        if ref in self._llms:
-            self._draft.llms[ref] = self._llms[ref]
-            return
-        meant = did_you_mean(ref, self._known)
-        hint = f'did you mean "{meant}"?' if meant else f"apply an LLM of that name (there are {listed(self._known)})"
-        self._report.add(
-            "REF-MISSING", spot, f'there is no LLM "{ref}"; {hint}', fix=Fix(ref, meant) if meant else None
-        )
+        return None
 
     def _after(self, node: Node, spot: Spot, known: list[str]) -> tuple[str, ...]:
         found: list[str] = []

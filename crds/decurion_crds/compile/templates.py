@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from decurion_crds.canonical import canonical
-from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft
+from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft, Use
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.v1alpha1 import TaskGraph
 
@@ -23,33 +25,51 @@ def check_templates(graph: TaskGraph, draft: GraphDraft, report: Report) -> None
     _check_schemas(graph, report)
 
 
-def _inner(scope: ScopeDraft) -> list[NodeDraft]:
-    return [node for node in scope.nodes.values() if node.template is not None]
+def _inner(scope: ScopeDraft) -> list[tuple[NodeDraft, Use]]:
+    return [(node, use) for node in scope.nodes.values() for use in node.uses()]
 
 
 def _check_recursion(draft: GraphDraft, report: Report) -> None:
-    """A template that runs itself, directly or through others, has no end. Each circle is told once, and cut."""
+    """A template or graph that runs itself, directly or not, has no end. Each circle is told once, and cut."""
 
-    def walk(scope: ScopeDraft, path: tuple[str, ...]) -> None:
-        for node in _inner(scope):
-            name = node.template or ""
+    def walk(scope: ScopeDraft, path: tuple[str, ...], uses: tuple[Use, ...]) -> None:
+        for node, use in _inner(scope):
+            name = use.scope
             if name in path:
-                circle = path[path.index(name) :]
+                start = path.index(name)
+                circle, steps = path[start:], (*uses[start:], use)
                 if frozenset(circle) not in told:
-                    shown = " → ".join((*circle, name))
-                    message = f"templates contain one another ({shown}), so there is no end; name another template"
-                    report.add("CYCLE", node.spot.below(node.kind, "template"), message)
+                    _tell_circle(draft, circle, steps, report)
                 told.add(frozenset(circle))
-                node.template = None
+                node.drop(use)
             elif name not in done:
-                walk(draft.scopes[name], (*path, name))
+                walk(draft.scopes[name], (*path, name), (*uses, use))
         done.add(scope.name)
 
     done: set[str] = set()
     told: set[frozenset[str]] = set()
     for scope in draft.scopes.values():
         if scope.name not in done:
-            walk(scope, (scope.name,))
+            walk(scope, (scope.name,), ())
+
+
+def _tell_circle(draft: GraphDraft, circle: Sequence[str], uses: Sequence[Use], report: Report) -> None:
+    """`uses[i]` leads from `circle[i]` to the next. A circle of graphs is the same whichever of them is compiled: it is
+    told at the first by name of those that lead to another graph.
+    """
+    owners = [draft.scopes[name].graph or draft.name for name in circle]
+    across = [(owners[i], i) for i, use in enumerate(uses) if use.graph is not None]
+    if not across:
+        own = [name.rpartition("/")[2] for name in circle]
+        shown = " → ".join((*own, own[0]))
+        message = f"templates contain one another ({shown}), so there is no end; name another template"
+        report.add("CYCLE", uses[-1].spot, message)
+        return
+    _, first = min(across)
+    names = [owners[i % len(uses)] for i in range(first, first + len(uses)) if uses[i % len(uses)].graph is not None]
+    shown = " → ".join((*names, names[0]))
+    message = f"graphs contain one another ({shown}), so there is no end; name another graph"
+    report.add("CYCLE", uses[first].spot, message)
 
 
 class _Sizes:
@@ -74,17 +94,17 @@ class _Sizes:
 
     def _count(self, scope: ScopeDraft) -> int | None:
         total = len(scope.nodes)
-        for node in _inner(scope):
-            below = self._unfolded(node.template or "") if node.kind == "graph" else 0
+        for node, use in _inner(scope):
+            below = self._unfolded(use.scope) if node.kind == "graph" else 0
             if below is None:
                 return None
             total += below
             if total > MAX_UNFOLDED:
                 message = (
-                    f"with the templates inside, there are more than {MAX_UNFOLDED:,} nodes here; map over a list, or "
-                    "use fewer templates inside one another"
+                    f"with the templates and graphs inside, there are more than {MAX_UNFOLDED:,} nodes here; map over "
+                    "a list, or use fewer of them inside one another"
                 )
-                self._report.add("SPEC-TOO-LARGE", node.spot.below("graph", "template"), message)
+                self._report.add("SPEC-TOO-LARGE", use.spot, message)
                 return None
         return total
 
@@ -115,12 +135,12 @@ class _Sizes:
 def _check_use(draft: GraphDraft, report: Report) -> None:
     """Warns of templates that are never used."""
     nodes = [node for scope in draft.scopes.values() for node in scope.nodes.values()]
-    used = {node.template for node in nodes}
-    if any(node.kind in ("map", "graph") and node.template is None for node in nodes):
+    used = {use.scope for node in nodes for use in node.uses()}
+    if any(node.kind in ("map", "graph") and node.body is None for node in nodes):
         return
     for scope in draft.scopes.values():
         if scope.name and scope.name not in used:
-            message = f"nothing uses the template {scope.name}; use it, or remove it"
+            message = f"nothing uses the template {scope.name.rpartition('/')[2]}; use it, or remove it"
             report.add("UNUSED", scope.spot, message, severity="warning")
 
 

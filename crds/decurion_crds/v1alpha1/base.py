@@ -252,6 +252,7 @@ ResourceName = Annotated[str, AfterValidator(_resource_name), _shown(pattern=RES
 SchemaName = Annotated[str, AfterValidator(_schema_name)]
 FieldName = Annotated[str, AfterValidator(_field_name)]
 Key = Annotated[str, AfterValidator(_identifier)]
+ResourceKey = Annotated[str, AfterValidator(_resource_name)]
 ResultName = Annotated[str, AfterValidator(_no_yaml_word)]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Expression = Annotated[

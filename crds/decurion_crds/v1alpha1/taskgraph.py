@@ -32,6 +32,8 @@ from decurion_crds.v1alpha1.base import (
     named,
     one_of,
 )
+from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
+from decurion_crds.v1alpha1.needs import RUNS_A_GRAPH, Bindings, Needs
 
 BLOCKS = ("transform", "code", "llm", "graph", "map", "switch")
 """The fields of a node that say how it works; exactly one is set."""
@@ -80,7 +82,13 @@ class MapBlock(Model):
         None,
         description="Python expression over the item that names it, unique in the map; absent, its index does.",
     )
-    template: Identifier = Field(description="The template that runs; its input is the node's with and the item.")
+    template: Identifier | None = Field(
+        None, description="The template that runs; its input is the node's with and the item."
+    )
+    ref: ResourceName | None = Field(
+        None, description="Another TaskGraph of the namespace that runs, instead of a template."
+    )
+    bind: Bindings = Field(default_factory=dict, description=_BIND_TEXT)
     concurrency: int | None = Field(
         None, ge=1, le=100_000, description="Most items in work at a time; absent, what the pool has."
     )
@@ -93,24 +101,22 @@ class MapBlock(Model):
         "false.",
     )
 
-    rules = (one_of("items", "itemsFrom"),)
+    rules = (one_of("items", "itemsFrom"), *RUNS_A_GRAPH)
     later: ClassVar[Mapping[str, str]] = {
-        "ref": "copy the other graph into templates and name it by template",
-        "body": "write the nodes into a template and name it by template",
-        "bind": "name the LLM in the template",
         "workspace": "return the files' contents as output",
     }
 
 
 class GraphBlock(Model):
-    """Runs a template once; its output is the node's."""
+    """Runs a template, or another graph, once; its output is the node's."""
 
-    template: Identifier = Field(description="The template that runs; its input is the node's with.")
+    template: Identifier | None = Field(None, description="The template that runs; its input is the node's with.")
+    ref: ResourceName | None = Field(
+        None, description="Another TaskGraph of the namespace that runs, instead of a template."
+    )
+    bind: Bindings = Field(default_factory=dict, description=_BIND_TEXT)
 
-    later: ClassVar[Mapping[str, str]] = {
-        "ref": "copy the other graph into templates and name it by template",
-        "bind": "name the LLM in the template",
-    }
+    rules = RUNS_A_GRAPH
 
 
 def _member(value: object) -> object:
@@ -250,7 +256,7 @@ class Node(Model):
         description="The output by Python source over the names of with; its last expression is the result.",
     )
     llm: LlmBlock | None = Field(None, description="The output by one call of a model.")
-    graph: GraphBlock | None = Field(None, description="The output by a template that runs once.")
+    graph: GraphBlock | None = Field(None, description="The output by a template or another graph that runs once.")
     map: MapBlock | None = Field(None, description="The output by a template that runs for every item of a list.")
     switch: SwitchBlock | None = Field(None, description="No output: which of the nodes that it names run, by a value.")
 
@@ -328,13 +334,17 @@ class TaskGraphSpec(Model):
     templates: Annotated[list[Template], named(max_length=MAX_TEMPLATES)] = Field(
         default_factory=list, description="Private graphs that graph and map nodes run."
     )
+    needs: Needs = Field(
+        default_factory=dict,
+        description="What whoever uses this graph may swap: name → kind. Unbound, a name means the resource of that "
+        "name.",
+    )
 
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
     later: ClassVar[Mapping[str, str]] = {
         "finally": "remove it",
         "workspace": "pass contents by input and output",
         "limits": "use timeoutSeconds of the nodes",
-        "needs": "name the LLM by ref, and swap it by the run's overrides",
         "expose": "remove it",
         "delimiters": "keep the graph out of Helm's templating",
         "context": "pass what prompts need by with",

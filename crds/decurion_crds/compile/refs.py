@@ -1,0 +1,185 @@
+"""Other graphs by reference: one draft holds them all, each once, and each use of one binds what it needs.
+
+A graph is resolved, ordered and typed once however often it is used; what differs between uses is which resources its
+`needs` stand for (`Env`). So scopes of the draft are named by graph and template, and those of the compiled graph by
+graph, binding and template (`instance_name`): neither can clash with templates, whose names hold none of `:(/`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft, Use
+from decurion_crds.compile.report import Positions, Report, Spot
+from decurion_crds.findings import Fix, did_you_mean, listed
+from decurion_crds.v1alpha1 import TaskGraph
+
+ROOT = ""
+"""The graph that is compiled, as owner of scopes and of spots."""
+Env: TypeAlias = Mapping[str, str]
+"""Names in a graph that stand for a resource of another name: need → resource."""
+OWN: Env = {}
+
+ARTICLE = {"LLM": "an LLM"}
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A graph that others may refer to, and where its values were written."""
+
+    graph: TaskGraph
+    positions: Positions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What there is beside a graph: modules by name, and names of more that a misspelt one may have meant."""
+
+    modules: Mapping[str, Module] = field(default_factory=dict)
+    known: Sequence[str] = ()
+
+
+def scope_name(graph: str, template: str = "") -> str:
+    """The name in the draft of a template of a graph, or of the graph itself."""
+    if graph == ROOT:
+        return template
+    return f"graph:{graph}/{template}" if template else f"graph:{graph}"
+
+
+def instance_name(scope: ScopeDraft, env: Env) -> str:
+    """The name of a scope in the compiled graph, where names of its graph stand for other resources as `env` says."""
+    if scope.graph == ROOT:
+        return scope.name
+    bound = ",".join(f"{need}={name}" for need, name in sorted(env.items()))
+    graph, _, template = scope.name.partition("/")
+    return graph + (f"({bound})" if bound else "") + (f"/{template}" if template else "")
+
+
+def inside(use: Use, env: Env) -> Env:
+    """What the names of a scope stand for that is used as `use` says from where they stand for `env`."""
+    if use.graph is None:
+        return env
+    given = {need: env.get(name, name) for need, name in use.bind.items()}
+    return {need: name for need, name in given.items() if need != name}
+
+
+class Library:
+    """The graphs of one compilation: those that are used, in the order in which they were met."""
+
+    def __init__(self, graph: TaskGraph, around: Around, report: Report) -> None:
+        self._name = graph.name
+        self._around = around
+        self._report = report
+        self._met: dict[str, TaskGraph] = {ROOT: graph}
+        self._due: deque[str] = deque([ROOT])
+
+    def pending(self) -> Iterator[tuple[str, TaskGraph]]:
+        """Graphs to resolve, by the owner of their scopes; more may be met meanwhile."""
+        while self._due:
+            owner = self._due.popleft()
+            yield owner, self._met[owner]
+
+    def use(self, ref: str, bind: Mapping[str, str], spot: Spot) -> Use | None:
+        """The use of the graph `ref`, named at `spot`; None when there is none, which is in the report.
+
+        A node that runs it once, for each item or each round, and a tool of an agent are such uses.
+        """
+        owner = ROOT if ref == self._name else ref
+        if owner not in self._met:
+            module = self._around.modules.get(ref)
+            if module is None:
+                self._missing(ref, spot.below("ref"))
+                return None
+            self._met[owner] = module.graph
+            self._due.append(owner)
+        needs = self._met[owner].spec.needs
+        for name in bind:
+            if name not in needs:
+                self._no_need(ref, name, list(needs), spot.below("bind", name).key())
+        known = {need: given for need, given in bind.items() if need in needs}
+        return Use(scope_name(owner), spot.below("ref"), graph=ref, bind=known)
+
+    def _missing(self, ref: str, spot: Spot) -> None:
+        known = sorted({*self._around.modules, *self._around.known} - {ref})
+        meant = did_you_mean(ref, known)
+        hint = f'did you mean "{meant}"?' if meant else f"apply one of that name (there are {listed(known)})"
+        message = f'there is no TaskGraph "{ref}"; {hint}'
+        fix = Fix(ref, meant) if meant else None
+        self._report.add("REF-MISSING", spot, message, fix=fix, absent=f"TaskGraph {ref}")
+
+    def _no_need(self, ref: str, name: str, needs: list[str], spot: Spot) -> None:
+        meant = did_you_mean(name, needs)
+        hint = f'did you mean "{meant}"?' if meant else f"its needs are {listed(needs)}"
+        message = f'the graph {ref} has no "{name}" in its needs; {hint}'
+        self._report.add("FIELD-UNKNOWN", spot, message, fix=Fix(name, meant) if meant else None)
+
+
+def resource_refs(node: NodeDraft) -> Iterator[tuple[str, str, Spot]]:
+    """Kind, name and place of the resources that a node's own block refers to."""
+    if node.model.llm is not None:
+        yield "LLM", node.model.llm.ref, node.spot.below("llm", "ref")
+
+
+def check_resources(draft: GraphDraft, report: Report) -> None:
+    """That every resource exists that a node refers to, in each of the uses of its graph, and that needs are used."""
+    due: deque[tuple[ScopeDraft, Env]] = deque((scope, OWN) for scope in draft.scopes.values() if scope.graph == ROOT)
+    seen: set[str] = set()
+    while due:
+        scope, env = due.popleft()
+        if (name := instance_name(scope, env)) in seen:
+            continue
+        seen.add(name)
+        for node in scope.nodes.values():
+            for kind, ref, spot in resource_refs(node):
+                _check_kind(draft, scope, kind, ref, spot, report)
+                if ref not in env:
+                    _check_exists(draft, kind, ref, spot, report)
+            for use in node.uses():
+                _check_bound(draft, scope, use, env, report)
+                due.append((draft.scopes[use.scope], inside(use, env)))
+    _check_needs(draft, report)
+
+
+def _check_bound(draft: GraphDraft, scope: ScopeDraft, use: Use, env: Env, report: Report) -> None:
+    for need, name in use.bind.items():
+        kind = draft.needs[draft.scopes[use.scope].graph][need]
+        spot = use.spot.beside("bind").below(need)
+        _check_kind(draft, scope, kind, name, spot, report)
+        if name not in env:
+            _check_exists(draft, kind, name, spot, report)
+
+
+def _check_kind(draft: GraphDraft, scope: ScopeDraft, kind: str, name: str, spot: Spot, report: Report) -> None:
+    declared = draft.needs[scope.graph].get(name)
+    if declared is not None and declared != kind:
+        message = f"{name} is {ARTICLE.get(declared, declared)} in needs, and {ARTICLE.get(kind, kind)} is due here"
+        report.add("FIELD-VALUE", spot, f"{message}; name another, or correct needs")
+
+
+def _check_exists(draft: GraphDraft, kind: str, name: str, spot: Spot, report: Report) -> None:
+    if name in draft.resources[kind]:
+        return
+    known = draft.known[kind]
+    meant = did_you_mean(name, known)
+    hint = f'did you mean "{meant}"?' if meant else f"apply {ARTICLE[kind]} of that name (there are {listed(known)})"
+    message = f'there is no {kind} "{name}"; {hint}'
+    fix = Fix(name, meant) if meant else None
+    report.add("REF-MISSING", spot, message, fix=fix, absent=f"{kind} {name}")
+
+
+def _check_needs(draft: GraphDraft, report: Report) -> None:
+    used: dict[str, set[str]] = {graph: set() for graph in draft.needs}
+    for scope in draft.scopes.values():
+        for node in scope.nodes.values():
+            used[scope.graph] |= {ref for _, ref, _ in resource_refs(node)}
+            used[scope.graph] |= {name for use in node.uses() for name in use.bind.values()}
+    misspelt = {finding.graph or ROOT for finding in report.findings if finding.absent is not None}
+    for graph, needs in draft.needs.items():
+        for name in needs:
+            if name not in used[graph] and graph not in misspelt:
+                spot = Spot(("spec",), "", graph).below("needs", name)
+                message = f"no node uses {name}, so binding it changes nothing; use it, or remove it from needs"
+                report.add("UNUSED", spot, message, severity="warning")

@@ -1,0 +1,323 @@
+"""Graphs made of graphs: closures, bindings, what is refused, and where it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from decurion_crds.compile import Checker, Compilation, Module, compile_graph
+from decurion_crds.compiled import CompiledGraph
+from decurion_crds.loader import load_text
+from decurion_crds.show import show_mermaid, show_text
+from decurion_crds.v1alpha1 import LLM, TaskGraph
+
+LOOKUP = """
+kind: TaskGraph
+apiVersion: decurion.dev/v1alpha1
+metadata: {name: lookup}
+spec:
+  needs: {fast: LLM, deep: LLM}
+  input: {text: {type: string}}
+  nodes:
+    - name: ask
+      with: {text: input.text}
+      llm: {ref: fast, prompt: "{{ text }}"}
+      output: {answer: {type: string}}
+    - name: again
+      with: {texts: "[input.text]"}
+      map: {items: input.text.split(), as: word, template: one}
+  output: {answer: nodes.ask.output.answer, more: nodes.again.output.items}
+  templates:
+    - name: one
+      input: {word: {type: string}, texts: {type: array, items: {type: string}}}
+      nodes:
+        - name: think
+          with: {word: input.word, texts: input.texts}
+          llm: {ref: deep, prompt: "{{ word }} of {{ texts }}"}
+      output: {text: nodes.think.output.text}
+"""
+
+MAIN = """
+kind: TaskGraph
+apiVersion: decurion.dev/v1alpha1
+metadata: {name: main}
+spec:
+  input: {text: {type: string}}
+  nodes:
+    - name: one
+      with: {text: input.text}
+      transform: {text: text}
+    - name: left
+      with: {text: nodes.one.output.text}
+      graph: {ref: lookup, bind: {fast: claude}}
+    - name: right
+      with: {text: nodes.one.output.text}
+      graph: {ref: lookup, bind: {fast: gpt, deep: gpt}}
+    - name: each
+      map: {items: input.text.split(), as: text, ref: lookup}
+  output:
+    left: nodes.left.output.answer
+    right: nodes.right.output.answer
+    each: "[one.answer for one in nodes.each.output.items]"
+"""
+
+
+@pytest.fixture(scope="module")
+def checker() -> Iterator[Checker]:
+    with Checker() as opened:
+        yield opened
+
+
+def llm(name: str) -> LLM:
+    spec = {"protocol": "openai", "model": name, "endpoint": "http://127.0.0.1:1/v1"}
+    meta = {"apiVersion": "decurion.dev/v1alpha1", "metadata": {"name": name}}
+    return LLM.model_validate({**meta, "kind": "LLM", "spec": spec})
+
+
+LLMS = {name: llm(name) for name in ("fast", "deep", "claude", "gpt")}
+
+
+def module(text: str) -> tuple[str, TaskGraph, Module]:
+    [document] = load_text(text, f"{text.partition('name: ')[2].partition('}')[0]}.yaml").documents
+    graph, findings = document.parse()
+    assert isinstance(graph, TaskGraph), [finding.text() for finding in findings]
+    return graph.name, graph, Module(graph, document.locate)
+
+
+def compilation(checker: Checker, *texts: str, llms: dict[str, LLM] | None = None, **known: Any) -> Compilation:
+    """The first of the graphs, with the others beside it."""
+    (_, graph, own), *others = [module(text) for text in texts]
+    graphs = {name: other for name, _, other in others}
+    return compile_graph(
+        graph, llms=LLMS if llms is None else llms, graphs=graphs, positions=own.positions, checker=checker, **known
+    )
+
+
+def told(checker: Checker, *texts: str, **given: Any) -> list[str]:
+    return [finding.text() for finding in compilation(checker, *texts, **given).findings]
+
+
+def compiled(checker: Checker, *texts: str, **given: Any) -> CompiledGraph:
+    found = compilation(checker, *texts, **given)
+    assert [finding.text() for finding in found.findings] == []
+    return found.result()
+
+
+def model_of(graph: CompiledGraph, scope: str, node: str) -> str:
+    call = graph.templates[scope].by_name[node].llm
+    assert call is not None
+    return str(graph.llms[call.ref]["model"])
+
+
+def test_each_binding_of_a_graph_is_a_scope_of_its_own(checker: Checker) -> None:
+    graph = compiled(checker, MAIN, LOOKUP)
+    assert sorted(graph.templates) == [
+        "graph:lookup",
+        "graph:lookup(deep=gpt,fast=gpt)",
+        "graph:lookup(deep=gpt,fast=gpt)/one",
+        "graph:lookup(fast=claude)",
+        "graph:lookup(fast=claude)/one",
+        "graph:lookup/one",
+    ]
+    asked = {scope: model_of(graph, scope, "ask") for scope in graph.templates if "/" not in scope}
+    assert asked == {
+        "graph:lookup": "fast",
+        "graph:lookup(fast=claude)": "claude",
+        "graph:lookup(deep=gpt,fast=gpt)": "gpt",
+    }
+    thought = {scope: model_of(graph, scope, "think") for scope in graph.templates if "/" in scope}
+    assert thought == {
+        "graph:lookup/one": "deep",
+        "graph:lookup(fast=claude)/one": "deep",
+        "graph:lookup(deep=gpt,fast=gpt)/one": "gpt",
+    }
+    assert graph.root.by_name["left"].template == "graph:lookup(fast=claude)"
+    assert graph.root.by_name["each"].template == "graph:lookup"
+    assert sorted(graph.llms) == ["claude", "deep", "fast", "gpt"]
+    assert graph.root.output_schema["properties"]["each"] == {"type": "array", "items": {"type": "string"}}
+    assert not graph.templates["graph:lookup"].leaf
+    assert graph.templates["graph:lookup/one"].leaf
+
+
+def test_only_what_differs_in_a_binding_changes_a_digest(checker: Checker) -> None:
+    graph = compiled(checker, MAIN, LOOKUP)
+    digests = {node.name: node.digest for node in graph.root.nodes}
+    assert digests["left"] != digests["right"]
+    inner = [graph.templates[scope].digest for scope in ("graph:lookup/one", "graph:lookup(fast=claude)/one")]
+    assert inner[0] == inner[1], "its model is the same in both"
+    same = compiled(checker, MAIN.replace("{fast: claude}", "{deep: deep, fast: claude}"), LOOKUP)
+    assert same.digest == graph.digest, "a name that stands for itself says nothing"
+    edited = compiled(checker, MAIN, LOOKUP.replace("of {{ texts }}", "in {{ texts }}"))
+    assert edited.digest != graph.digest
+
+
+def test_an_override_comes_last(checker: Checker) -> None:
+    swapped = {**LLMS, "claude": llm("other")}
+    graph = compiled(checker, MAIN, LOOKUP, llms=swapped)
+    assert model_of(graph, "graph:lookup(fast=claude)", "ask") == "other"
+    assert model_of(graph, "graph:lookup", "ask") == "fast"
+
+
+def test_a_need_is_passed_on_by_its_name(checker: Checker) -> None:
+    middle = """
+kind: TaskGraph
+apiVersion: decurion.dev/v1alpha1
+metadata: {name: middle}
+spec:
+  needs: {model: LLM}
+  input: {text: {type: string}}
+  nodes:
+    - {name: a, with: {text: input.text}, graph: {ref: lookup, bind: {fast: model}}}
+  output: {answer: nodes.a.output.answer}
+"""
+    main = MAIN.replace("ref: lookup, bind: {fast: claude}", "ref: middle, bind: {model: claude}")
+    graph = compiled(checker, main, middle, LOOKUP)
+    assert graph.templates["graph:middle(model=claude)"].by_name["a"].template == "graph:lookup(fast=claude)"
+    assert model_of(graph, "graph:lookup(fast=claude)", "ask") == "claude"
+    assert "model" not in graph.llms, "what is bound wherever it is used need not exist"
+
+
+def test_a_template_may_have_the_name_of_a_graph(checker: Checker) -> None:
+    main = MAIN.replace("as: text, ref: lookup", "as: text, template: lookup") + (
+        "  templates:\n"
+        "    - name: lookup\n"
+        "      input: {text: {type: string}}\n"
+        "      nodes: [{name: a, with: {text: input.text}, transform: {answer: text}}]\n"
+        "      output: {answer: nodes.a.output.answer}\n"
+    )
+    graph = compiled(checker, main, LOOKUP)
+    assert {"lookup", "graph:lookup(fast=claude)"} <= graph.templates.keys()
+
+
+def test_a_graph_shows_its_graphs(checker: Checker) -> None:
+    graph = compiled(checker, MAIN, LOOKUP)
+    text = show_text(graph)
+    assert "graph lookup(fast=claude)" in text
+    assert "template one of graph lookup(fast=claude)" in text
+    boxes = [line for line in show_mermaid(graph).splitlines() if "subgraph" in line]
+    names = [line.split("subgraph ")[1].partition("[")[0] for line in boxes]
+    assert len(names) == len(set(names)) == 7
+    assert all(name.replace("_", "").isalnum() for name in names)
+
+
+REFUSED: dict[str, tuple[list[str], list[str]]] = {
+    "no such graph": (
+        [MAIN.replace("as: text, ref: lookup", "as: text, ref: lokup"), LOOKUP],
+        ['main.yaml:18:55 nodes.each.map.ref [REF-MISSING] there is no TaskGraph "lokup"; did you mean "lookup"?'],
+    ),
+    "no such need": (
+        [MAIN.replace("{fast: claude}", "{fsat: claude}"), LOOKUP],
+        [
+            'main.yaml:13:35 nodes.left.graph.bind.fsat [FIELD-UNKNOWN] the graph lookup has no "fsat" in its needs; '
+            'did you mean "fast"?'
+        ],
+    ),
+    "no such model": (
+        [MAIN.replace("{fast: claude}", "{fast: cluade}"), LOOKUP],
+        ['main.yaml:13:41 nodes.left.graph.bind.fast [REF-MISSING] there is no LLM "cluade"; did you mean "claude"?'],
+    ),
+    "an input that it does not take": (
+        [MAIN.replace("as: text, ref", "as: txt, ref"), LOOKUP],
+        ['main.yaml:18:44 nodes.each.map.as [FIELD-UNKNOWN] the graph lookup has no input "txt"; did you mean "text"?'],
+    ),
+    "an output that it does not give": (
+        [MAIN.replace("nodes.left.output.answer", "nodes.left.output.anwser"), LOOKUP],
+        [
+            'main.yaml:20:29 output.left [EXPR-FIELD] object {answer, more} has no field "anwser"; did you mean '
+            '"answer"?'
+        ],
+    ),
+    "itself": (
+        [
+            MAIN.replace("ref: lookup, bind: {fast: claude}", "ref: main").replace(
+                "left.output.answer", "one.output.text"
+            )
+        ],
+        [
+            "main.yaml:13:20 nodes.left.graph.ref [CYCLE] graphs contain one another (main → main), so there is no "
+            "end; name another graph"
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(checker: Checker, name: str) -> None:
+    texts, due = REFUSED[name]
+    if name == "itself":
+        texts = [*texts, LOOKUP]
+    errors = [f.text() for f in compilation(checker, *texts).findings if f.severity == "error"]
+    assert errors == due
+
+
+def test_what_is_wrong_in_another_graph_is_told_there_and_once(checker: Checker) -> None:
+    wrong = LOOKUP.replace("items: input.text.split()", "items: input.txt.split()").replace("ref: deep", "ref: dep")
+    found = compilation(checker, MAIN, wrong)
+    assert [finding.text() for finding in found.findings] == [
+        'lookup.yaml:15:26 nodes.again.map.items [EXPR-FIELD] input has no field "txt"; did you mean "text"?',
+        'lookup.yaml:23:22 templates.one.nodes.think.llm.ref [REF-MISSING] there is no LLM "dep"; did you mean "deep"?',
+    ]
+    assert [finding.graph for finding in found.findings] == ["lookup", "lookup"]
+    assert [finding.absent for finding in found.findings] == [None, "LLM dep"]
+
+
+def chain(name: str, ref: str) -> str:
+    return f"""
+kind: TaskGraph
+apiVersion: decurion.dev/v1alpha1
+metadata: {{name: {name}}}
+spec:
+  nodes: [{{name: a, graph: {{ref: {ref}}}}}]
+  output: {{v: nodes.a.output.v}}
+"""
+
+
+def test_a_circle_of_graphs_is_told_at_one_place_whichever_is_compiled(checker: Checker) -> None:
+    graphs = {"a": chain("a", "b"), "b": chain("b", "c"), "c": chain("c", "b")}
+    due = [
+        "b.yaml:6:34 nodes.a.graph.ref [CYCLE] graphs contain one another (b → c → b), so there is no end; name "
+        "another graph"
+    ]
+    for first in graphs:
+        others = [graphs[name] for name in graphs if name != first]
+        assert told(checker, graphs[first], *others) == due
+
+
+def test_a_need_that_nothing_uses_is_warned_of_and_one_of_another_kind_refused(checker: Checker) -> None:
+    unused = LOOKUP.replace("deep: LLM}", "deep: LLM, slow: LLM}")
+    assert told(checker, unused) == [
+        "lookup.yaml:6:39 needs.slow [UNUSED] no node uses slow, so binding it changes nothing; use it, or remove it "
+        "from needs"
+    ]
+
+
+def test_one_graph_is_typed_once_however_often_it_is_used(checker: Checker) -> None:
+    """Bindings multiply scopes, not checks."""
+
+    class Counting(Checker):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = 0
+
+        def check(self, tasks: Any, definitions: str) -> Any:
+            self.count += len(tasks)
+            return super().check(tasks, definitions)
+
+    nodes = "".join(
+        f"    - {{name: n{i}, with: {{text: input.text}}, graph: {{ref: lookup, bind: {{fast: m{i}}}}}}}\n"
+        for i in range(20)
+    )
+    outputs = "  output: {" + ", ".join(f"n{i}: nodes.n{i}.output.answer" for i in range(20)) + "}\n"
+    head = MAIN.partition("  nodes:")[0]
+    llms = {**LLMS, **{f"m{i}": llm(f"m{i}") for i in range(20)}}
+    counts = []
+    for last in (1, 20):
+        with Counting() as counting:
+            kept = nodes if last == 20 else nodes.partition("    - {name: n1,")[0]
+            output = outputs if last == 20 else "  output: {n0: nodes.n0.output.answer}\n"
+            graph = compiled(counting, f"{head}  nodes:\n{kept}{output}", LOOKUP, llms=llms)
+            counts.append(counting.count)
+            assert len(graph.templates) == 2 * last
+    assert counts[0] == counts[1]
