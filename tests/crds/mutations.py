@@ -76,7 +76,7 @@ def _is_expression(graph: Graph, trail: tuple[Any, ...]) -> bool:
     if last in ("when", "items", "key", "value", "until", "score"):
         return before in ("map", "switch", "loop") or last == "when"
     if before == "output":
-        return len(trail) == 2 or trail[0] == "templates" and len(trail) == 4
+        return len(trail) == 2 or (trail[0] == "templates" and len(trail) == 4)
     return before in EXPRESSIONS
 
 

@@ -1,4 +1,4 @@
-"""Mistakes of every kind, made at every place of right graphs: each is refused, or it is told why only data shows it."""
+"""Mistakes of every kind, made at every place of right graphs: each is refused, or it is said why only data shows it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from mutations import KINDS, Graph
 
 from decurion_crds.compile import Checker, compile_graph
 from decurion_crds.v1alpha1 import LLM, TaskGraph
 from decurion_crds.v1alpha1.parse import parse_resource
-from mutations import KINDS, Graph
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GRAPHS = ("filings", "router", "tickets", "local-pool")
