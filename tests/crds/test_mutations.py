@@ -1,4 +1,4 @@
-"""Mistakes of every kind, made at every place of right graphs: each is refused, or it is said why only data shows it."""
+"""Mistakes of every kind, made at every place of right graphs: each is refused, or only data shows it, as is told."""
 
 from __future__ import annotations
 
