@@ -67,7 +67,7 @@ async def test_a_branch_whose_past_is_read_while_its_map_fails_does_not_reach_th
         session = await bench.driver.open_run(OpenRequest(run="run-1", name="g", leader_epoch=1))
         async with asyncio.timeout(30):
             await store.asked.wait()
-            while "/each" in session.engine._opened:
+            while "/each" in session.engine.opened:
                 await asyncio.sleep(0.005)
             store.gate.set()
             await session.ended.wait()
@@ -136,7 +136,7 @@ async def test_a_branch_that_is_given_up_as_its_map_fails_does_not_break_the_log
         why = Failure("/each[00001]/first", "Terminal", "ExpressionFailure", "no")
         session._inbox.own += [lost, await _record(session, "commit", "/each[00001]!output", failure=why)]
         session._wake.set()
-        await until(lambda: session.ended.is_set() or "/each" not in session.engine._opened, what="the map's end")
+        await until(lambda: session.ended.is_set() or "/each" not in session.engine.opened, what="the map's end")
         for _ in range(50):
             await asyncio.sleep(0)
         assert not session.ended.is_set(), session.why

@@ -474,7 +474,8 @@ class RunSession:
 
     def _abandon(self) -> None:
         """Take back what runners do for a map that failed."""
-        keys, self.engine.abandoned = set(self.engine.abandoned), []
+        keys = set(self.engine.abandoned)
+        self.engine.abandoned.clear()
         revoked: dict[str, list[str]] = {}
         for lease in [lease for lease in self.leases.values() if lease.key in keys]:
             del self.leases[lease.id]

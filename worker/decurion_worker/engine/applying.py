@@ -1,0 +1,226 @@
+"""Taking in records: what each one that is durable says about the run."""
+
+from __future__ import annotations
+
+from decurion_ledger import Record
+from decurion_worker.engine.actions import Applied, Close, Outcome, failure_of
+from decurion_worker.engine.consequences import Consequences
+from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopeState
+from decurion_worker.engine.state import EngineState, base_of
+from decurion_worker.errors import LogCorrupt
+from decurion_worker.failure import Failure
+
+
+class Applying:
+    """Takes records into the state of one run; what follows from them is for `then`."""
+
+    def __init__(self, state: EngineState, then: Consequences) -> None:
+        self._state = state
+        self._then = then
+
+    def apply(self, applied: Applied) -> None:
+        """Take one durable record. Raises `LogCorrupt` for a record that this graph cannot have."""
+        record = applied.record
+        if record.core_hash and record.type != "genesis":
+            self._state.results.add(record.path, record.core_hash)
+            self._state.decisions.pop(record.path, None)
+        match record.type:
+            case "commit" | "skip" | "scope_opened" | "join":
+                self._apply_result(applied)
+            case "timer_set":
+                if (opened := self._state.opened.get(record.path)) is not None:
+                    opened.due = record.envelope["due"]
+            case "timer_fired":
+                if (opened := self._state.opened.get(record.path)) is not None and not opened.joined:
+                    self._then.time_out(opened)
+            case "cancel":
+                self._state.cancelled = record.envelope.get("reason") or "Cancel"
+                self._then.settle_cancel()
+            case "close":
+                self._state.closed = record.envelope["outcome"]
+                self._state.decisions.clear()
+            case _:
+                return
+
+    def _apply_result(self, applied: Applied) -> None:
+        record = applied.record
+        failure = failure_of(record)
+        base = base_of(record.path)
+        mark = record.path[len(base) :]
+        if mark == "!output" and base in ("", "/"):
+            self._apply_run_output(applied, failure)
+        elif mark == "!output" and (base.endswith("]") or base in self._state.opened):
+            self._apply_end(base, applied, failure)
+        elif (inner := self.inner(base)) is not None:
+            self._apply_inner(*inner, applied, failure)
+        elif mark == "!open":
+            self._apply_opened(base, applied)
+        elif mark == "!join":
+            self._apply_join(base, applied, failure)
+        else:
+            self._apply_node(base, mark, applied, failure)
+
+    def inner(self, base: str) -> tuple[Opened, int, str] | None:
+        """Where a path lies that a runner runs whole: what opened it, which branch, and the path from there.
+
+        None for a node of a scope that the driver hands out; a replay enters that scope with the first record inside.
+        """
+        scope_path = base.rpartition("/")[0]
+        if scope_path in self._state.scopes:
+            return None
+        unit = scope_path
+        while unit not in self._state.opened and not unit.endswith("]"):
+            unit = unit.rpartition("/")[0]
+            if not unit:
+                raise LogCorrupt(base, "no scope that is open holds this path")
+        home, index = self._state.branch(unit)
+        if home.leaf:
+            return home, index, base[len(unit) + 1 :]
+        if home.start(index):
+            self._then.enter(home, index)
+        if scope_path not in self._state.scopes:
+            raise LogCorrupt(base, "no scope that is open holds this path")
+        return None
+
+    def _apply_node(self, base: str, mark: str, applied: Applied, failure: Failure | None) -> None:
+        record = applied.record
+        scope, name = self._state.node_at(base)
+        for channel, value in (applied.writes or {}).items():
+            scope.writes.setdefault(channel, {})[name] = value
+        if mark == "!otherwise":
+            self._taken_back(scope, record.path)
+            scope.outputs[name] = applied.value
+            self._then.end_node(scope, name, NodeStatus.FAILED if failure else NodeStatus.OK, record, failure)
+        elif scope.status[name] is NodeStatus.OPEN:
+            # The `writes` of what opened scopes: its output came with their end.
+            self._taken_back(scope, f"{record.path}!writes")
+            self._ended(scope, name, applied.record, failure)
+        else:
+            self._taken_back(scope, record.path)
+            scope.outputs[name] = applied.value
+            if record.type == "skip":
+                self._then.end_node(scope, name, NodeStatus.SKIPPED, record, failure)
+            else:
+                self._ended(scope, name, record, failure)
+
+    def _ended(self, scope: ScopeState, name: str, record: Record, failure: Failure | None) -> None:
+        """A node's own work is over. One that failed on a runner has what its `otherwise` gave as its delta."""
+        instead = record.core is not None and record.core["delta"] is not None
+        rule = scope.scope.by_name[name].on_failure
+        if failure is None:
+            self._then.end_node(scope, name, NodeStatus.OK, record, None)
+        elif rule == "skip":
+            scope.outputs[name] = None
+            self._then.end_node(scope, name, NodeStatus.SKIPPED, record, None)
+        elif rule == "otherwise" and instead:
+            self._then.end_node(scope, name, NodeStatus.OK, record, None)
+        elif rule == "otherwise" and not scope.halted:
+            scope.status[name] = NodeStatus.OPEN
+            scope.cores[name] = (record.path, record.core_hash)
+            self._state.offers.push(scope, "otherwise", name)
+        else:
+            self._then.end_node(scope, name, NodeStatus.FAILED, record, failure)
+
+    def _taken_back(self, scope: ScopeState, key: str) -> None:
+        """A task has its record. After a replay nobody had taken it."""
+        if self._state.out.pop(key, None) is not None:
+            scope.running -= 1
+
+    def _apply_inner(self, home: Opened, index: int, inner: str, applied: Applied, failure: Failure | None) -> None:
+        """A record from inside a leaf branch: kept until that ends, so that another runner can go on from there."""
+        record = applied.record
+        if record.path.endswith("!output") and failure is not None:
+            self._state.results.forget_under(base_of(record.path))
+        if home.status[index] < BranchStatus.OK:
+            mark = record.path[len(base_of(record.path)) :]
+            home.partial.setdefault(index, {})[inner + mark] = record
+
+    def _apply_run_output(self, applied: Applied, failure: Failure | None) -> None:
+        self._taken_back(self._state.root, "/!output")
+        if failure is not None:
+            self._state.root.failures["!output"] = failure
+        else:
+            self._state.output = applied.value
+            self._state.output_hash = applied.record.core["delta"] if applied.record.core else None
+        self._state.root.ended = True
+        outcome: Outcome = "failed" if failure else "succeeded"
+        self._state.decisions["close"] = Close(outcome, failure, self._state.output, self._state.output_hash)
+
+    def _apply_end(self, unit: str, applied: Applied, failure: Failure | None) -> None:
+        """The end of a branch or of a graph."""
+        home, index = self._state.branch(unit)
+        self._state.out.pop(unit, None)
+        self._state.out.pop(f"{unit}!output", None)
+        self._state.scopes.pop(unit, None)
+        if home.single:
+            self._graph_ended(home, applied, failure)
+            return
+        arm = self._state.results.close(unit, failed=failure is not None)
+        home.end(index, output=applied.value, size=applied.size, slot=applied.slot, arm=arm, failure=failure)
+        if home.stopped:
+            self._then.halt_opened(home)
+            if home.over_tolerance and home.node.map is not None and home.node.map.fail_fast:
+                self._then.abandon(home)
+        self._then.settle_opened(home)
+
+    def _graph_ended(self, home: Opened, applied: Applied, failure: Failure | None) -> None:
+        if failure is not None:
+            self._state.results.forget_under(home.path)
+        scope, name = home.home, home.node.name
+        del self._state.opened[home.path]
+        self._state.offers.withdraw(home)
+        home.end(0, output=None, size=0, slot=0, arm=b"", failure=failure)
+        home.forget()
+        scope.running -= 1
+        scope.outputs[name] = applied.value
+        self._after_end(scope, name, applied.record, failure)
+
+    def _apply_opened(self, base: str, applied: Applied) -> None:
+        scope, name = self._state.node_at(base)
+        node = scope.scope.by_name[name]
+        if node.template is None:
+            raise LogCorrupt(applied.record.path, "the node of this name opens nothing")
+        self._taken_back(scope, base)
+        value = applied.value
+        single = node.map is None
+        opened = Opened(
+            path=base,
+            home=scope,
+            node=node,
+            body=self._state.plans[node.template],
+            items=[None] if single else value["items"],
+            base=value if single else value["base"],
+            keys=None if single else value.get("keys"),
+            core=applied.record.core_hash,
+            depth=scope.depth + 1,
+        )
+        scope.status[name] = NodeStatus.OPEN
+        scope.opened[name] = opened
+        scope.running += 1
+        self._state.opened[base] = opened
+        self._state.offers.offer(opened)
+        self._then.settle_opened(opened)
+
+    def _apply_join(self, base: str, applied: Applied, failure: Failure | None) -> None:
+        joined = self._state.opened.pop(base, None)
+        if joined is None:
+            raise LogCorrupt(applied.record.path, "no map that is open has this path")
+        self._state.offers.withdraw(joined)
+        for index in {*joined.partial, *joined.scopes}:
+            self._state.results.drop(joined.branch_path(index))
+            self._state.scopes.pop(joined.branch_path(index), None)
+        joined.forget()
+        scope, name = joined.home, joined.node.name
+        self._taken_back(scope, applied.record.path)
+        scope.running -= 1
+        scope.outputs[name] = applied.value
+        self._after_end(scope, name, applied.record, failure)
+
+    def _after_end(self, scope: ScopeState, name: str, record: Record, failure: Failure | None) -> None:
+        """What opened scopes has its output, or its failure: its `writes` come next, or the node ends."""
+        scope.cores[name] = (record.path, record.core_hash)
+        if failure is None and scope.scope.by_name[name].writes:
+            self._state.offers.push(scope, "writes", name)
+            self._then.settle(scope)
+        else:
+            self._ended(scope, name, record, failure)

@@ -1,0 +1,130 @@
+"""What follows from what happened: nodes that become ready, scopes that end, the close of the run."""
+
+from __future__ import annotations
+
+from decurion_ledger import Record
+from decurion_worker.engine.actions import Close, EndScope, Join
+from decurion_worker.engine.scopes import ABANDONED, NodeStatus, Opened, ScopeState, timed_out
+from decurion_worker.engine.state import EngineState
+from decurion_worker.failure import Failure
+
+
+class Consequences:
+    """Works on the state of one run, after each record and each task that was given back."""
+
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+
+    def start(self, scope: ScopeState) -> None:
+        for name, waits in scope.waits.items():
+            if waits == 0:
+                self.ready(scope, name)
+        self.settle(scope)
+
+    def enter(self, home: Opened, index: int) -> None:
+        """Open a branch that has a map inside: the driver hands out its nodes one by one."""
+        scope = self.scope_of(home, index)
+        home.scopes[index] = scope
+        self._state.scopes[scope.path] = scope
+        self.start(scope)
+
+    def ready(self, scope: ScopeState, name: str) -> None:
+        scope.status[name] = NodeStatus.READY
+        self._state.offers.push(scope, "node", name)
+
+    def end_node(
+        self, scope: ScopeState, name: str, status: NodeStatus, record: Record, failure: Failure | None
+    ) -> None:
+        scope.status[name] = status
+        scope.cores[name] = (record.path, record.core_hash)
+        scope.left -= 1
+        if failure is not None:
+            scope.failures[name] = failure
+            self.halt(scope)
+        else:
+            for follower in scope.plan.followers[name]:
+                scope.waits[follower] -= 1
+                if scope.waits[follower] == 0:
+                    self.ready(scope, follower)
+        self.settle(scope)
+        self.settle_cancel()
+
+    def halt(self, scope: ScopeState) -> None:
+        """Nothing new starts in this scope or below it: end what has nothing running, from the inside out."""
+        for opened in list(scope.opened.values()):
+            if opened.path in self._state.opened:
+                self.halt_opened(opened)
+        self.settle(scope)
+
+    def halt_opened(self, opened: Opened) -> None:
+        for inner in list(opened.scopes.values()):
+            self.halt(inner)
+        self.settle_opened(opened)
+
+    def time_out(self, opened: Opened) -> None:
+        opened.timed_out = True
+        self.halt_opened(opened)
+        self.abandon(opened)
+
+    def abandon(self, home: Opened) -> None:
+        """Nobody needs what runs of a map or graph that failed: it ends as soon as that is given back."""
+        under = (f"{home.path}[", f"{home.path}/", f"{home.path}!")
+        self._state.abandoned += [key for key in self._state.out if key == home.path or key.startswith(under)]
+
+    def settle(self, scope: ScopeState) -> None:
+        """End a scope in which nothing can happen any more."""
+        if scope.ended or self._state.closed is not None or self._state.cancelled is not None:
+            return
+        if scope.halted:
+            if scope.running == 0:
+                scope.ended = True
+                failure = _why(scope)
+                if scope.owner is None:
+                    self._state.decisions["close"] = Close("failed", failure, None, None)
+                else:
+                    self._state.decisions[f"{scope.path}!output"] = EndScope(scope, failure)
+        elif scope.left == 0 and not scope.finishing:
+            scope.finishing = True
+            self._state.offers.push(scope, "output", "")
+
+    def settle_opened(self, opened: Opened) -> None:
+        state = self._state
+        if state.cancelled is None and opened.path in state.opened and not opened.joined and opened.complete:
+            if opened.single:
+                if opened.ended == 0:
+                    opened.joined = True
+                    scope = self.scope_of(opened, 0)
+                    self._state.decisions[f"{opened.path}!output"] = EndScope(scope, _why(scope))
+            elif opened.wide and not opened.stopped:
+                if not opened.joining:
+                    opened.joining = True
+                    self._state.offers.push(opened.home, "join", opened.node.name)
+            elif f"{opened.path}!join" not in self._state.out:
+                opened.joined = True
+                self._state.decisions[f"{opened.path}!join"] = Join(opened)
+        self.settle_cancel()
+
+    def settle_cancel(self) -> None:
+        done = self._state.output_hash is not None or "!output" in self._state.root.failures
+        if self._state.cancelled is not None and self._state.closed is None and not self._state.out and not done:
+            self._state.closed = "cancelled"
+            failure = Failure("/", "Terminal", "Cancelled", f"the run was cancelled ({self._state.cancelled})")
+            self._state.decisions["close"] = Close("cancelled", failure, None, None)
+
+    def scope_of(self, home: Opened, index: int) -> ScopeState:
+        return ScopeState(
+            path=home.branch_path(index),
+            plan=home.body,
+            input=home.branch_input(index),
+            depth=home.depth,
+            owner=home,
+            index=index,
+        )
+
+
+def _why(scope: ScopeState) -> Failure:
+    """Why a scope ends in failure: its time was up, something in it failed, or something around it did."""
+    owner = scope.owner
+    if owner is not None and owner.single and owner.timed_out:
+        return timed_out(owner)
+    return scope.failure or Failure(scope.path, "Terminal", ABANDONED, "what it belongs to failed")

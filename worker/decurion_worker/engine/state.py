@@ -1,0 +1,73 @@
+"""What an engine knows of one run, with the look-ups that all its parts need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from decurion_crds.canonical import Json
+from decurion_crds.compiled import CompiledGraph
+from decurion_worker.engine.actions import Decision, Outcome, Task
+from decurion_worker.engine.offers import Offers
+from decurion_worker.engine.results import Results
+from decurion_worker.engine.scopes import BranchStatus, Opened, ScopePlan, ScopeState
+from decurion_worker.errors import LogCorrupt
+
+
+class EngineState:
+    """The state of one run. `input` is normalised; `facts` are `run.*` for expressions."""
+
+    def __init__(self, graph: CompiledGraph, *, input: Json, facts: Mapping[str, Json]) -> None:
+        self.graph = graph
+        self.facts = dict(facts)
+        self.results = Results(self.has_ended)
+        self.cancelled: str | None = None
+        self.closed: Outcome | None = None
+        self.output: Json = None
+        self.output_hash: str | None = None
+        self.out: dict[str, Task] = {}
+        """Tasks that were taken, by key."""
+        self.abandoned: list[str] = []
+        """Keys of tasks that nobody needs any more: whoever holds them is told, and they are given back."""
+        self.plans = {name: ScopePlan(scope) for name, scope in graph.templates.items()}
+        self.offers = Offers()
+        self.decisions: dict[str, Decision] = {}
+        self.root = ScopeState(path="", plan=ScopePlan(graph.root), input=input, depth=0)
+        self.scopes: dict[str, ScopeState] = {"": self.root}
+        """The scopes that the driver hands out node by node and that have not ended, by path."""
+        self.opened: dict[str, Opened] = {}
+        """What opened scopes and has not ended, by path."""
+
+    def has_ended(self, branch: str) -> bool:
+        """Of a branch that is not open: whether it, or what it is in, has ended."""
+        home_path, _, token = branch.rpartition("[")
+        home = self.opened.get(home_path)
+        if home is None or home.joined:
+            return True
+        index = home.index_of(token[:-1])
+        return index is None or home.status[index] >= BranchStatus.OK
+
+    def branch(self, unit: str) -> tuple[Opened, int]:
+        """What opened a branch or a graph, and which of its branches it is. Raises `LogCorrupt` for one not open."""
+        found = self.opened.get(unit)
+        if found is not None and found.single:
+            return found, 0
+        home_path, _, token = unit.rpartition("[")
+        home = self.opened.get(home_path)
+        index = home.index_of(token[:-1]) if home is not None else None
+        if home is None or index is None:
+            raise LogCorrupt(unit, "no open map has this branch")
+        return home, index
+
+    def node_at(self, base: str) -> tuple[ScopeState, str]:
+        """The scope and the name of a node. Raises `LogCorrupt` for one that is not there."""
+        scope_path, _, name = base.rpartition("/")
+        scope = self.scopes.get(scope_path)
+        if scope is None or name not in scope.status:
+            raise LogCorrupt(base, "no node of this name is in the graph")
+        return scope, name
+
+
+def base_of(path: str) -> str:
+    """A path without its mark: `/extract` of `/extract!open`."""
+    mark = path.rfind("!")
+    return path if mark < 0 else path[:mark]
