@@ -16,6 +16,7 @@ from decurion_crds.errors import InputError
 Severity = Literal["error", "warning"]
 
 CODES: dict[str, str] = {
+    "BUNDLE-TOO-LARGE": "A graph with all that it runs is too large when it is compiled.",
     "CYCLE": "Nodes wait for one another.",
     "DUPLICATE-NAME": "Two things of one scope have the same name.",
     "EXPR-FIELD": "An expression reads a field that its schema does not have.",

@@ -15,6 +15,7 @@ from typing import Any, Final
 import orjson
 
 from decurion_crds.v1alpha1 import MAX_SPEC_BYTES, TERMINAL_PHASES
+from decurion_operator.closures import uses
 from decurion_operator.conditions import seconds_of
 from decurion_operator.pruned import pruned_fields
 from decurion_operator.queue import Key
@@ -134,18 +135,6 @@ def _spec(kind: str, raw: Mapping[str, Any], *, oversized: bool) -> JsonObject:
     return {} if oversized else dict(spec)
 
 
-def llm_refs(spec: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the LLMs that a TaskGraph's spec refers to, in its own nodes and those of its templates."""
-    nodes = [node for scope in (spec, *_objects(spec.get("templates"))) for node in _objects(scope.get("nodes"))]
-    refs = [llm.get("ref") for node in nodes if isinstance(llm := node.get("llm"), Mapping)]
-    return frozenset(ref for ref in refs if isinstance(ref, str))
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    """The objects of a list; what else is written there is for the compiler to complain about."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
-
-
 def _links(resource: Resource) -> frozenset[Key]:
     """The objects that `resource` refers to: a change of one of them makes it due."""
     kind, namespace, _ = resource.key
@@ -154,7 +143,9 @@ def _links(resource: Resource) -> frozenset[Key]:
         swapped = {Key("LLM", namespace, str(name)) for name in overrides}
         return frozenset({resource.graph, resource.pool, *swapped})
     if kind == "TaskGraph":
-        return frozenset(Key("LLM", namespace, name) for name in llm_refs(resource.spec))
+        named = uses(resource.spec)
+        llms = (Key("LLM", namespace, name) for name in named.llms | named.bound)
+        return frozenset({*llms, *(Key(kind, namespace, ref) for ref, _ in named.graphs)})
     return frozenset(Key("Secret", namespace, name) for name, _ in secret_refs(resource.spec))
 
 
@@ -181,6 +172,17 @@ class Cache:
         """The objects of `kind` that refer to `key`, whether or not that exists."""
         found = (self.get(k) for k in tuple(self._referrers.get(key, ())) if k.kind == kind)
         return [r for r in found if r is not None]
+
+    def users(self, key: Key) -> list[Resource]:
+        """The TaskGraphs whose closure `key` belongs to, by whatever way, each once."""
+        found: dict[Key, Resource] = {}
+        due = [key]
+        while due:
+            for graph in self.referrers(due.pop(), "TaskGraph"):
+                if graph.key not in found and graph.key != key:
+                    found[graph.key] = graph
+                    due.append(graph.key)
+        return list(found.values())
 
     def put(self, resource: Resource, *, certain: bool = False) -> bool:
         """Remember `resource`. False, and nothing changes, when what is known is as new or newer.

@@ -11,12 +11,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, cast
 
 from decurion_crds.canonical import canonical
-from decurion_crds.compile import Checker, compile_graph
+from decurion_crds.compile import Checker, Module, compile_graph
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.errors import DecurionError
 from decurion_crds.findings import Finding
@@ -31,15 +31,26 @@ from decurion_operator.settings import OperatorSettings
 logger = logging.getLogger(__name__)
 
 MAX_ANSWERS = 512
+MAX_BYTES = 128 * 1024 * 1024
+"""Bytes of closures that are held; they are compiled again when they are asked for again."""
 BROKEN_SECONDS = 60.0
 """How long the compiler's own failure is believed before the question may be asked again."""
 
 
 class CompileGraph(Protocol):
-    """The compiler: a graph and the LLMs that it may name, to a closure or findings. Called from several threads."""
+    """The compiler: a graph, with the LLMs and other graphs that it may name, to a closure or findings.
+
+    `known` are names by kind that a misspelt one may have meant. Called from several threads.
+    """
 
     def __call__(
-        self, graph: TaskGraph, llms: Mapping[str, LLM], known: Sequence[str], /
+        self,
+        graph: TaskGraph,
+        /,
+        *,
+        llms: Mapping[str, LLM],
+        graphs: Mapping[str, TaskGraph],
+        known: Mapping[str, Sequence[str]],
     ) -> tuple[CompiledGraph | None, Sequence[Finding]]: ...
 
     def close(self) -> None:
@@ -48,19 +59,22 @@ class CompileGraph(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is compiled: `llms` maps the name in the graph to the LLM that stands for it.
+    """What is compiled: `llms` maps the name in the graphs to the LLM that stands for it, `graphs` the others by name.
 
-    `known` are names of LLMs that a misspelt one may have meant; empty where none is missing.
+    `known` are, by kind, names that a misspelt one may have meant; empty where none is missing.
     """
 
     graph: Resource
     llms: Mapping[str, Resource]
-    known: tuple[str, ...] = ()
+    graphs: Mapping[str, Resource] = field(default_factory=dict)
+    known: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        rows = sorted((name, r.uid, r.generation) for name, r in self.llms.items())
-        return (self.graph.uid, self.graph.generation, *rows, self.known)
+        rows = sorted(
+            (r.key.kind, name, r.uid, r.generation) for part in (self.llms, self.graphs) for name, r in part.items()
+        )
+        return (self.graph.uid, self.graph.generation, *rows, *sorted(self.known.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,7 @@ class Compiling:
         self._threads = ThreadPoolExecutor(settings.compilers, thread_name_prefix="compile")
         self._answers: OrderedDict[tuple[Any, ...], tuple[Answer, float]] = OrderedDict()
         """Answers with the loop time until which they hold: for ever, but for those where the compiler broke."""
+        self._bytes = 0
         self._closures: dict[str, Answer] = {}
         self._waiting: dict[tuple[Any, ...], set[Key]] = {}
         self._tasks: set[asyncio.Task[Answer]] = set()
@@ -140,7 +155,12 @@ class Compiling:
             # One that cannot be read is reported on itself, and its graphs are not ready for it.
             if llm is not None:
                 llms[name] = cast(LLM, llm)
-        closure, said = self._compile(cast(TaskGraph, graph), llms, question.known)
+        graphs: dict[str, TaskGraph] = {}
+        for name, resource in question.graphs.items():
+            other, _ = parse_resource(_object(resource))
+            if other is not None:
+                graphs[name] = cast(TaskGraph, other)
+        closure, said = self._compile(cast(TaskGraph, graph), llms=llms, graphs=graphs, known=question.known)
         compiled = Compiled(closure.digest if closure else None, (*findings, *said))
         if closure is None or compiled.errors:
             return Answer(Compiled(None, compiled.findings))
@@ -163,11 +183,15 @@ class Compiling:
         else:
             answer = Answer(Compiled(None, broken=(Reason.COMPILER_FAILED, _failure(identity, error))))
         held = BROKEN_SECONDS if answer.compiled.broken else float("inf")
+        if identity in self._answers:
+            self._bytes -= len(self._answers.pop(identity)[0].bundle)
         self._answers[identity] = answer, asyncio.get_running_loop().time() + held
         if answer.compiled.digest is not None:
             self._closures[answer.compiled.digest] = answer
-        while len(self._answers) > MAX_ANSWERS:
+        self._bytes += len(answer.bundle)
+        while len(self._answers) > MAX_ANSWERS or (self._bytes > MAX_BYTES and len(self._answers) > 1):
             _, (old, _) = self._answers.popitem(last=False)
+            self._bytes -= len(old.bundle)
             if old.compiled.digest is not None and self._closures.get(old.compiled.digest) is old:
                 del self._closures[old.compiled.digest]
         for key in askers:
@@ -194,11 +218,25 @@ class CheckedCompiler:
         self._made: list[Checker] = []
 
     def __call__(
-        self, graph: TaskGraph, llms: Mapping[str, LLM], known: Sequence[str], /
+        self,
+        graph: TaskGraph,
+        /,
+        *,
+        llms: Mapping[str, LLM],
+        graphs: Mapping[str, TaskGraph],
+        known: Mapping[str, Sequence[str]],
     ) -> tuple[CompiledGraph | None, Sequence[Finding]]:
         checker = self._checker()
+        modules = {name: Module(other) for name, other in graphs.items()}
         try:
-            done = compile_graph(graph, llms=llms, known_llms=known, checker=checker)
+            done = compile_graph(
+                graph,
+                llms=llms,
+                graphs=modules,
+                known_llms=known.get("LLM", ()),
+                known_graphs=known.get("TaskGraph", ()),
+                checker=checker,
+            )
         finally:
             self._idle.put(checker)
         return done.compiled, done.findings

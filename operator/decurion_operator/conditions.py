@@ -40,6 +40,7 @@ class Reason:
     READY: Final = "Ready"
     COMPILED: Final = "Compiled"
     COMPILE_FAILED: Final = "CompileFailed"
+    BUNDLE_TOO_LARGE: Final = "BundleTooLarge"
     COMPILE_TIMED_OUT: Final = "CompileTimedOut"
     SPEC_INVALID: Final = "SpecInvalid"
     SPEC_TOO_LARGE: Final = "SpecTooLarge"

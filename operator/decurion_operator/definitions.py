@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from decurion_crds.findings import Finding
 from decurion_crds.v1alpha1 import API_VERSION, parse_resource
-from decurion_operator.cache import Cache, Resource, llm_refs
+from decurion_operator.cache import Cache, Resource
+from decurion_operator.closures import Reach, reach
 from decurion_operator.compiling import Answer, Compiling, Question
 from decurion_operator.conditions import Reason
 from decurion_operator.plan.definitions import Verdict, judge, plan_graph, plan_llm, summary, too_large
@@ -28,7 +30,8 @@ _MAX_PARSED = 4096
 class Assessment:
     """What is known of a graph with given LLMs. `answer` is None while the compiler works.
 
-    `missing` are names of LLMs that do not exist; `unready` those that cannot be used, with the reason.
+    `missing` are kinds and names (`LLM fast`) of what does not exist in its closure; `unready` those that cannot be
+    used, with the reason.
     """
 
     answer: Answer | None
@@ -117,21 +120,45 @@ class Definitions:
 
         When the answer is not there yet, `asker` is made due once it is.
         """
-        llms: dict[str, Resource] = {}
+        closure = self.reach(graph)
+        names = {
+            "LLM": {ref: swaps.get(ref, ref) for ref in sorted(closure.llms)},
+            "TaskGraph": {ref: ref for ref in sorted(closure.graphs)},
+        }
+        found: dict[str, dict[str, Resource]] = {kind: {} for kind in names}
         missing, unready = [], {}
-        for ref in sorted(llm_refs(graph.spec)):
-            name = swaps.get(ref, ref)
-            llm = self._cache.get(Key("LLM", graph.key.namespace, name))
-            if llm is None:
-                missing.append(name)
+        for kind, ref, name in [(kind, *pair) for kind, pairs in names.items() for pair in pairs.items()]:
+            resource = self._cache.get(Key(kind, graph.key.namespace, name))
+            if resource is None:
+                missing.append(f"{kind} {name}")
                 continue
-            if problem := self._llm_problem(llm):
-                unready[name] = problem
-            if not llm.too_large and not _errors(self._parser.findings(llm)):
-                llms[ref] = llm
-        around = {llm.key.name for llm in self._cache.all("LLM") if llm.key.namespace == graph.key.namespace}
-        question = Question(graph, llms, tuple(sorted(around)) if missing else ())
+            if problem := self._problem(resource):
+                unready[f"{kind} {name}"] = problem
+            if not resource.too_large and not _errors(self._parser.findings(resource)):
+                found[kind][ref] = resource
+        known = {kind: self._around(graph.key, kind) for kind in names} if missing else {}
+        question = Question(graph, found["LLM"], found["TaskGraph"], known)
         return Assessment(self._compiling.ask(question, asker), tuple(missing), unready)
+
+    def reach(self, graph: Resource) -> Reach:
+        """What the closure of a graph names, as the graphs that it refers to are now."""
+
+        def look(name: str) -> Mapping[str, Any] | None:
+            other = self._cache.get(Key("TaskGraph", graph.key.namespace, name))
+            return other.spec if other is not None else None
+
+        return reach(graph.key.name, graph.spec, look)
+
+    def _around(self, key: Key, kind: str) -> tuple[str, ...]:
+        near = (one.key.name for one in self._cache.all(kind) if one.key.namespace == key.namespace and one.key != key)
+        return tuple(sorted(near))
+
+    def _problem(self, resource: Resource) -> str:
+        if resource.key.kind == "LLM":
+            return self._llm_problem(resource)
+        if resource.too_large:
+            return too_large(resource)
+        return summary(_errors(self._parser.findings(resource)))
 
     def _llm_problem(self, llm: Resource) -> str:
         if llm.too_large:

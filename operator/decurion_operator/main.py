@@ -209,6 +209,8 @@ class Operator:
         if not self.cache.put(resource, certain=certain):
             return
         self._add_dependants(resource)
+        if resource.key.kind == "TaskGraph" and (before is None or before.generation != resource.generation):
+            self._add_users(resource.key)
         if resource.key.kind == "TaskGraphRun" and (before is None or _ranked(before) != _ranked(resource)):
             self._add(resource.pool)
 
@@ -217,6 +219,8 @@ class Operator:
         if gone is None:
             return
         self._add_dependants(gone)
+        if key.kind == "TaskGraph":
+            self._add_users(key)
         self.meter.tally.forget(key)
         if key.kind == "TaskGraphRun":
             self._runs.gone(gone)
@@ -242,11 +246,13 @@ class Operator:
             return
         self._add(key)
 
-    def _add_users(self, llm: Key) -> None:
-        for kind in ("TaskGraph", "TaskGraphRun"):
-            for user in self.cache.referrers(llm, kind):
-                if not user.finished:
-                    self._add(user.key)
+    def _add_users(self, key: Key) -> None:
+        """Make due the graphs whose closure holds an LLM or a graph, and the runs that name an LLM."""
+        for graph in self.cache.users(key):
+            self._add(graph.key)
+        for run in self.cache.referrers(key, "TaskGraphRun") if key.kind == "LLM" else ():
+            if not run.finished:
+                self._add(run.key)
 
     def _compared(self) -> None:
         self._runs.prune()

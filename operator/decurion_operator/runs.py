@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decurion_operator.cache import Cache, Resource, llm_refs
+from decurion_operator.cache import Cache, Resource
 from decurion_operator.compiling import Compiling
 from decurion_operator.conditions import Reason, timestamp
 from decurion_operator.definitions import Definitions, graph_verdict, secret_problem
@@ -149,7 +149,7 @@ class Runs:
         if (refused := graph_verdict(graph, run.graph.name)) is not None or graph is None:
             return Closure(refused) if refused else None
         swaps = _swaps(run)
-        if unused := sorted(set(swaps) - llm_refs(graph.spec)):
+        if unused := sorted(set(swaps) - self._definitions.reach(graph).llms) if swaps else []:
             text = f'overrides.llms names "{unused[0]}", and graph "{graph.key.name}" uses no LLM of that name.'
             return Closure(Verdict(False, Reason.GRAPH_NOT_READY, text))
         found = self._definitions.assess(graph, swaps, asker=run.key)
@@ -176,7 +176,8 @@ class Runs:
             return answer.secrets
         graph = self._cache.get(run.graph)
         swaps = _swaps(run)
-        names = {swaps.get(ref, ref) for ref in (llm_refs(graph.spec) if graph else ())} | set(swaps.values())
+        named = self._definitions.reach(graph).llms if graph else ()
+        names = {swaps.get(ref, ref) for ref in named} | set(swaps.values())
         llms = (self._cache.get(Key("LLM", run.key.namespace, name)) for name in names)
         return secret_refs(*(llm.spec for llm in llms if llm is not None))
 

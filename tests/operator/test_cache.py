@@ -7,7 +7,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decurion_operator.cache import Cache, llm_refs, trim
+from decurion_operator.cache import Cache, trim
+from decurion_operator.closures import uses
 from decurion_operator.queue import Key
 
 
@@ -129,4 +130,4 @@ anything: st.SearchStrategy[Any] = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["nodes", "templates"]), st.lists(anything, max_size=4)))
 def test_references_are_read_from_whatever_stands_in_a_spec(spec: Any) -> None:
-    assert all(isinstance(ref, str) for ref in llm_refs(spec))
+    assert all(isinstance(ref, str) for ref in uses(spec).llms)

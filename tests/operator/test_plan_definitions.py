@@ -16,7 +16,7 @@ from decurion_operator.queue import Key
 
 NOW = 1_800_000_000.0
 CYCLE = Finding("CYCLE", "nodes.a.with.x", "a waits for b and b for a; remove one of the reads.")
-MISSING = Finding("REF-MISSING", "nodes.read.llm.ref", 'no LLM "fast"; apply it or name another.')
+MISSING = Finding("REF-MISSING", "nodes.read.llm.ref", 'no LLM "fast"; apply it or name another.', absent="LLM fast")
 UNUSED = Finding("UNUSED", "templates.t", "nothing uses t.", severity="warning")
 
 
@@ -43,7 +43,8 @@ def said(status: Any) -> dict[str, tuple[str, str]]:
 
 
 def graph_status(compiled: Compiled | None, missing: tuple[str, ...] = (), **unready: str) -> Any:
-    return plan_graph(resource("TaskGraph"), compiled=compiled, missing=missing, unready=unready, now=NOW)
+    named = {f"LLM {name}": why for name, why in unready.items()}
+    return plan_graph(resource("TaskGraph"), compiled=compiled, missing=missing, unready=named, now=NOW)
 
 
 def test_a_good_graph_is_ready_and_shows_its_digest_and_warnings() -> None:
@@ -71,7 +72,7 @@ def test_a_broken_graph_stalls_and_says_the_first_finding_as_validate_prints_it(
 
 
 def test_a_missing_llm_is_waited_for() -> None:
-    status = graph_status(Compiled(None, (MISSING,)), missing=("fast",))
+    status = graph_status(Compiled(None, (MISSING,)), missing=("LLM fast",))
     assert said(status) == {
         "Ready": ("False", "ReferenceMissing"),
         "Compiled": ("Unknown", "ReferenceMissing"),
@@ -84,7 +85,7 @@ def test_a_missing_llm_is_waited_for() -> None:
 
 
 def test_a_missing_llm_does_not_hide_what_only_the_graph_can_mend() -> None:
-    status = graph_status(Compiled(None, (MISSING, CYCLE)), missing=("fast",))
+    status = graph_status(Compiled(None, (MISSING, CYCLE)), missing=("LLM fast",))
     assert said(status)["Stalled"] == ("True", "CompileFailed")
     assert said(status)["ReferencesResolved"] == ("False", "ReferenceMissing")
 

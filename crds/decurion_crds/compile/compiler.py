@@ -14,6 +14,7 @@ from decurion_crds.compile.order import order_scope
 from decurion_crds.compile.refs import Around, Module, check_resources
 from decurion_crds.compile.report import Positions, Report
 from decurion_crds.compile.resolve import resolve
+from decurion_crds.compile.size import check_size
 from decurion_crds.compile.templates import check_templates
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.expressions.check import Checker
@@ -67,4 +68,6 @@ def compile_graph(
     typed = infer(draft, orders, checker, report)
     if report.failed:
         return Compilation(None, report.findings)
-    return Compilation(assemble(draft, orders, typed), report.findings)
+    compiled = assemble(draft, orders, typed)
+    check_size(compiled, report)
+    return Compilation(None if report.failed else compiled, report.findings)

@@ -23,6 +23,8 @@ Env: TypeAlias = Mapping[str, str]
 """Names in a graph that stand for a resource of another name: need → resource."""
 OWN: Env = {}
 
+MAX_INSTANCES = 1_000
+"""Most scopes of a compiled graph: each template of each graph under each binding is one."""
 ARTICLE = {"LLM": "an LLM"}
 
 
@@ -140,6 +142,13 @@ def check_resources(draft: GraphDraft, report: Report) -> None:
             for use in node.uses():
                 _check_bound(draft, scope, use, env, report)
                 due.append((draft.scopes[use.scope], inside(use, env)))
+                if len(seen) == MAX_INSTANCES:
+                    message = (
+                        f"with every graph under every binding there are more than {MAX_INSTANCES:,} scopes; bind "
+                        "fewer different names"
+                    )
+                    report.add("SPEC-TOO-LARGE", use.spot, message)
+                    return
     _check_needs(draft, report)
 
 

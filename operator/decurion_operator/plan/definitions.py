@@ -7,9 +7,8 @@ waiting; a missing reference is no such case, since `kubectl apply -f folder/` h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -31,8 +30,6 @@ from decurion_operator.conditions import (
 
 FINDINGS_BYTES: Final = 4 * 1024
 MAX_FINDINGS: Final = 10
-
-_LLM_REF = re.compile(r"(^|\.)llm\.ref$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +77,21 @@ def plan_graph(
 ) -> JsonObject | None:
     """The status of a TaskGraph; None while the compiler has not answered.
 
-    `missing` are the LLMs that it names and that do not exist; `unready` those that cannot be used, with the reason.
+    `missing` are kinds and names (`LLM fast`) of what its closure names and does not exist; `unready` those that cannot
+    be used, with the reason.
     """
     if graph.too_large:
         return _status(graph, _broken_graph(Reason.SPEC_TOO_LARGE, too_large(graph)), now=now)
     if compiled is None:
         return None
-    findings = compiled.findings
+    findings = [f for f in compiled.findings if f.graph is None]
     own = _own_errors(compiled, unresolved=bool(missing or unready))
     verdict = judge(compiled, missing=missing, unready=unready)
-    resolved = _resolved(*_reference_problem(missing, unready, findings))
+    resolved = _resolved(*_reference_problem(missing, unready, compiled.findings))
     if compiled.broken is not None:
         compiled_is = Condition(COMPILED, "Unknown", *compiled.broken)
     elif own:
-        compiled_is = Condition(COMPILED, "False", Reason.COMPILE_FAILED, summary(own))
+        compiled_is = Condition(COMPILED, "False", _why(own), summary(own))
     elif compiled.digest is None:
         compiled_is = Condition(COMPILED, "Unknown", resolved.reason, resolved.message)
     else:
@@ -102,7 +100,7 @@ def plan_graph(
         Condition(READY, "True" if verdict.ready else "False", verdict.reason, verdict.message),
         compiled_is,
         resolved,
-        _stalled(Reason.COMPILE_FAILED, summary(own)) if own else Condition(STALLED, "False", Reason.HEALTHY),
+        _stalled(_why(own), summary(own)) if own else Condition(STALLED, "False", Reason.HEALTHY),
     ]
     status = _status(graph, conditions, now=now)
     if compiled.digest is not None:
@@ -113,12 +111,12 @@ def plan_graph(
 
 
 def judge(compiled: Compiled, *, missing: Sequence[str], unready: Mapping[str, str]) -> Verdict:
-    """Whether the graph may be run with the LLMs as they are."""
+    """Whether the graph may be run with what it refers to as it is."""
     own = _own_errors(compiled, unresolved=bool(missing or unready))
     if compiled.broken is not None:
         return Verdict(False, *compiled.broken)
     if own:
-        return Verdict(False, Reason.COMPILE_FAILED, summary(own))
+        return Verdict(False, _why(own), summary(own))
     reason, message = _reference_problem(missing, unready, compiled.findings)
     return Verdict(not reason, reason or Reason.READY, message)
 
@@ -154,25 +152,36 @@ def _reference_problem(
 ) -> tuple[str, str]:
     if missing:
         # The compiler's own words where it has them: the same as `decurion validate` prints.
-        said = [f for f in findings if _is_llm_missing(f) and any(name in f.message for name in missing)]
-        names = ", ".join(f'"{name}"' for name in sorted(missing))
-        return Reason.REFERENCE_MISSING, summary(said) or f"LLM {names} does not exist: apply it."
+        said = [f for f in findings if f.absent in missing]
+        names = " and ".join(_named(one) for one in sorted(missing))
+        return Reason.REFERENCE_MISSING, summary(said) or f"{names} does not exist: apply it."
     if unready:
-        name, why = sorted(unready.items())[0]
-        return Reason.REFERENCE_NOT_READY, f'LLM "{name}" is not ready: {why}'
+        one, why = sorted(unready.items())[0]
+        return Reason.REFERENCE_NOT_READY, f"{_named(one)} is not ready: {why}"
+    inside = [f for f in findings if f.graph is not None and f.severity == "error"]
+    if inside:
+        why = summary([replace(f, graph=None) for f in inside])
+        return Reason.REFERENCE_NOT_READY, f'TaskGraph "{inside[0].graph}" is not ready: {why}'
     return "", ""
 
 
-def _is_llm_missing(finding: Finding) -> bool:
-    return finding.code == "REF-MISSING" and bool(_LLM_REF.search(finding.path))
+def _named(one: str) -> str:
+    """`LLM "fast"`."""
+    kind, _, name = one.partition(" ")
+    return f'{kind} "{name}"'
+
+
+def _why(own: Sequence[Finding]) -> str:
+    return Reason.BUNDLE_TOO_LARGE if own[0].code == "BUNDLE-TOO-LARGE" else Reason.COMPILE_FAILED
 
 
 def _own_errors(compiled: Compiled, *, unresolved: bool) -> list[Finding]:
-    """The errors that a change of the graph has to mend: all but those that say that an LLM does not exist yet.
+    """The errors that a change of the graph has to mend: all but those of other graphs, and those that say that a
+    resource does not exist yet.
 
-    An LLM that exists and cannot be read is not there for the compiler either.
+    One that exists and cannot be read is not there for the compiler either.
     """
-    return [f for f in compiled.errors if not (unresolved and _is_llm_missing(f))]
+    return [f for f in compiled.errors if f.graph is None and not (unresolved and f.absent is not None)]
 
 
 def _resolved(reason: str, message: str) -> Condition:

@@ -1,0 +1,90 @@
+"""What a TaskGraph comes to with all that it refers to, read off the specs as they are, right or wrong.
+
+Each (graph, binding) is looked at once, so the cost grows with the closure and not with the number of uses.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from decurion_crds.compile import MAX_INSTANCES
+
+_RUN_A_GRAPH = ("graph", "map", "loop")
+"""The blocks whose `ref` names another graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Names of what a graph's closure needs: LLMs by the names that a run's overrides swap, and other TaskGraphs."""
+
+    llms: frozenset[str] = frozenset()
+    graphs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What one spec names: LLMs, and other graphs with what they are bound to."""
+
+    llms: frozenset[str] = frozenset()
+    graphs: tuple[tuple[str, Mapping[str, str]], ...] = ()
+    needs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bound(self) -> frozenset[str]:
+        return frozenset(name for _, bind in self.graphs for name in bind.values())
+
+
+def uses(spec: Mapping[str, Any]) -> Uses:
+    """What a spec names in its own nodes and those of its templates. What is no name is for the compiler to say."""
+    llms: set[str] = set()
+    graphs: list[tuple[str, Mapping[str, str]]] = []
+    for node in _nodes(spec):
+        llm = node.get("llm")
+        if isinstance(llm, Mapping) and isinstance(llm.get("ref"), str):
+            llms.add(llm["ref"])
+        for kind in _RUN_A_GRAPH:
+            block = node.get(kind)
+            if isinstance(block, Mapping) and isinstance(block.get("ref"), str):
+                bind = block.get("bind")
+                given = bind.items() if isinstance(bind, Mapping) else ()
+                graphs.append((block["ref"], {k: v for k, v in given if isinstance(v, str)}))
+    needs = spec.get("needs")
+    return Uses(frozenset(llms), tuple(graphs), needs if isinstance(needs, Mapping) else {})
+
+
+def reach(name: str, spec: Mapping[str, Any], look: Callable[[str], Mapping[str, Any] | None]) -> Reach:
+    """What the graph `name` needs; `look` gives the spec of another graph, None where there is none."""
+    llms: set[str] = set()
+    graphs: set[str] = set()
+    known = {name: uses(spec)}
+    due: deque[tuple[str, tuple[tuple[str, str], ...]]] = deque([(name, ())])
+    seen = set(due)
+    while due:
+        graph, bound = due.popleft()
+        env, here = dict(bound), known[graph]
+        llms |= {env.get(ref, ref) for ref in here.llms}
+        for ref, bind in here.graphs:
+            if ref not in known:
+                graphs.add(ref)
+                known[ref] = uses(look(ref) or {})
+            given = {need: env.get(to, to) for need, to in bind.items() if need in known[ref].needs}
+            llms.update(to for need, to in given.items() if known[ref].needs[need] == "LLM")
+            inner = (ref, tuple(sorted((need, to) for need, to in given.items() if need != to)))
+            # A graph with more is refused by the compiler.
+            if inner not in seen and len(seen) <= MAX_INSTANCES:
+                seen.add(inner)
+                due.append(inner)
+    return Reach(frozenset(llms), frozenset(graphs))
+
+
+def _nodes(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for scope in (spec, *_objects(spec.get("templates"))):
+        yield from _objects(scope.get("nodes"))
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    """The objects of a list; what else is written there is for the compiler to complain about."""
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

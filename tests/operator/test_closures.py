@@ -1,0 +1,81 @@
+"""What a graph comes to with all that it refers to, and who is due when a part changes. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decurion_operator.cache import Cache, trim
+from decurion_operator.closures import reach, uses
+from decurion_operator.queue import Key
+
+
+def graph(*refs: tuple[str, dict[str, str]], llm: str = "", needs: dict[str, str] | None = None) -> dict[str, Any]:
+    nodes: list[dict[str, Any]] = [{"name": f"n{i}", "graph": {"ref": r, "bind": b}} for i, (r, b) in enumerate(refs)]
+    nodes += [{"name": "ask", "llm": {"ref": llm, "prompt": "x"}}] if llm else []
+    return {"nodes": nodes, "needs": needs or {}}
+
+
+def test_a_closure_names_what_bindings_come_to_and_not_what_is_always_bound() -> None:
+    graphs = {
+        "leaf": graph(llm="fast", needs={"fast": "LLM"}),
+        "middle": graph(("leaf", {"fast": "model"}), needs={"model": "LLM"}),
+        "root": graph(("middle", {"model": "claude"}), ("leaf", {"fast": "gpt"}), llm="own"),
+    }
+    found = reach("root", graphs["root"], graphs.get)
+    assert found.llms == {"claude", "gpt", "own"}
+    assert found.graphs == {"leaf", "middle"}
+    assert reach("middle", graphs["middle"], graphs.get).llms == {"model"}
+
+
+def test_a_graph_that_is_missing_or_refers_to_itself_has_a_closure_all_the_same() -> None:
+    graphs = {"a": graph(("b", {}), ("gone", {"x": "y"})), "b": graph(("a", {}), llm="fast")}
+    found = reach("a", graphs["a"], graphs.get)
+    assert (found.llms, found.graphs) == ({"fast"}, {"b", "gone"})
+
+
+def test_each_graph_is_looked_at_once_for_each_binding() -> None:
+    """Twenty levels with two uses of the next each: a million paths, twenty graphs."""
+    graphs = {f"g{i}": graph((f"g{i + 1}", {}), (f"g{i + 1}", {})) for i in range(20)}
+    asked: list[str] = []
+
+    def look(name: str) -> Any:
+        asked.append(name)
+        return graphs.get(name)
+
+    assert len(reach("g0", graphs["g0"], look).graphs) == 20
+    assert len(asked) == 20
+
+
+def test_bindings_without_end_are_cut() -> None:
+    needs = {f"n{i}": "LLM" for i in range(20)}
+    swap = {f"n{i}": f"n{(i + 1) % 20}" for i in range(20)}
+    swaps = [dict(swap), {**{n: n for n in needs}, "n0": "n1", "n1": "n0"}]
+    graphs = {"g": graph(*(("g", s) for s in swaps), llm="n0", needs=needs)}
+    assert len(reach("g", graphs["g"], graphs.get).llms) == 20
+
+
+def test_what_is_no_name_is_passed_over() -> None:
+    spec = {"nodes": [{"graph": {"ref": 1}}, {"map": "x"}, 3, {"llm": {"ref": []}}], "templates": "t", "needs": 4}
+    assert uses(spec) == uses({})
+
+
+def resource(kind: str, name: str, spec: Any) -> Any:
+    meta = {"name": name, "namespace": "n", "uid": name, "resourceVersion": "1", "generation": 1}
+    return trim(kind, {"metadata": meta, "spec": spec})
+
+
+def test_whoever_has_a_part_in_its_closure_is_found_once() -> None:
+    cache = Cache()
+    cache.put(resource("TaskGraph", "leaf", graph(llm="fast", needs={"fast": "LLM"})))
+    cache.put(resource("TaskGraph", "one", graph(("leaf", {}))))
+    cache.put(resource("TaskGraph", "two", graph(("leaf", {"fast": "claude"}))))
+    cache.put(resource("TaskGraph", "top", graph(("one", {}), ("two", {}))))
+    cache.put(resource("TaskGraph", "apart", graph(llm="slow")))
+
+    def users(kind: str, name: str) -> list[str]:
+        return sorted(one.key.name for one in cache.users(Key(kind, "n", name)))
+
+    assert users("LLM", "fast") == ["leaf", "one", "top", "two"]
+    assert users("LLM", "claude") == ["top", "two"]
+    assert users("TaskGraph", "leaf") == ["one", "top", "two"]
+    assert users("TaskGraph", "top") == []
