@@ -17,7 +17,7 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_crds.errors import DecurionError, InputError
 from decurion_crds.findings import CompileFailed, Finding
 from decurion_crds.loader import Document, Loaded, load
-from decurion_crds.v1alpha1 import LLM, Place, TaskGraph, TaskGraphRun
+from decurion_crds.v1alpha1 import LLM, MCPServer, Place, TaskGraph, TaskGraphRun
 from decurion_worker.context import secret_refs
 
 T = TypeVar("T")
@@ -51,6 +51,7 @@ class Manifests:
     loaded: Loaded
     graphs: dict[str, tuple[Document, TaskGraph]]
     llms: list[tuple[Document, LLM]]
+    servers: list[tuple[Document, MCPServer]]
     runs: list[tuple[Document, TaskGraphRun]]
     secrets: dict[tuple[str, str], str] = field(repr=False)
     findings: list[Finding]
@@ -59,6 +60,10 @@ class Manifests:
         """The LLMs that a graph can name: those of its namespace, and those that say none."""
         return {d.name: llm for d, llm in _near(document, self.llms)}
 
+    def servers_for(self, document: Document) -> dict[str, MCPServer]:
+        """The MCPServers that a graph can name, by the same rule."""
+        return {d.name: server for d, server in _near(document, self.servers)}
+
     def graphs_for(self, document: Document) -> dict[str, Module]:
         """The graphs that a graph can refer to, by the same rule."""
         return {d.name: Module(graph, d.locate) for d, graph in _near(document, self.graphs.values())}
@@ -66,7 +71,7 @@ class Manifests:
     def unread(self, finding: Finding) -> bool:
         """Whether what the finding misses is among the files and could not be parsed: that is told there."""
         kind, _, name = (finding.absent or "").partition(" ")
-        read = {id(document) for document, _ in (*self.graphs.values(), *self.llms)}
+        read = {id(document) for document, _ in (*self.graphs.values(), *self.llms, *self.servers)}
         found = [d for d in self.loaded.documents if (d.kind, d.name) == (kind, name) and id(d) not in read]
         return bool(name and found)
 
@@ -92,6 +97,7 @@ def read(files: Sequence[Path]) -> Manifests:
     models, findings = loaded.parse()
     graphs: dict[str, tuple[Document, TaskGraph]] = {}
     llms: list[tuple[Document, LLM]] = []
+    servers: list[tuple[Document, MCPServer]] = []
     runs: list[tuple[Document, TaskGraphRun]] = []
     secrets: dict[tuple[str, str], str] = {}
     for document in loaded.documents:
@@ -106,16 +112,18 @@ def read(files: Sequence[Path]) -> Manifests:
                 graphs[name] = (document, model)
             case LLM():
                 llms.append((document, model))
+            case MCPServer():
+                servers.append((document, model))
             case TaskGraphRun():
                 runs.append((document, model))
-    return Manifests(loaded, graphs, llms, runs, secrets, findings)
+    return Manifests(loaded, graphs, llms, servers, runs, secrets, findings)
 
 
 def compile_all(
     manifests: Manifests, *, only: str | None = None, bind: Mapping[str, str] | None = None
 ) -> dict[str, Compilation]:
-    """Every graph of the files (or the one of that name), compiled with the LLMs and graphs of the files; `bind` puts
-    one LLM in another's place.
+    """Every graph of the files (or the one of that name), compiled with what it names from the files; `bind` puts one
+    LLM in another's place.
     """
     done: dict[str, Compilation] = {}
     with Checker() as checker:
@@ -127,6 +135,7 @@ def compile_all(
             found = compile_graph(
                 graph,
                 llms=llms,
+                servers=manifests.servers_for(document),
                 graphs=manifests.graphs_for(document),
                 positions=document.locate,
                 checker=checker,
@@ -178,7 +187,7 @@ def show_warnings(findings: Sequence[Finding]) -> None:
 
 
 def secrets_for(graph: CompiledGraph, known: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-    """Secrets that the graph's models name, from variables, else from `known`. Raises `SecretNotFound`."""
+    """Secrets that the graph needs, from variables, else from `known`. Raises `SecretNotFound`."""
     found = {}
     for name, key in sorted(secret_refs(graph)):
         value = os.environ.get(secret_variable(name, key), known.get((name, key)))

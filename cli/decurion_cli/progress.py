@@ -67,6 +67,7 @@ class RunDisplay:
         say = self._console.print
         usage = projection["usage"]
         calls = f", {usage['calls']} model calls" if usage.get("calls") else ""
+        calls += f", {usage['toolCalls']} tool calls" if usage.get("toolCalls") else ""
         state = (projection.get("stateHash") or "")[:16]
         say(f"{projection['phase']}: {projection['committed']} records{calls}, state {state}")
         if projection["phase"] != "Succeeded" and projection["message"]:

@@ -18,7 +18,7 @@ from decurion_crds.canonical import Json, canonical, digest
 Schema = dict[str, Any]
 """A JSON Schema (2020-12), self-contained: shared names are resolved."""
 
-NodeKind = Literal["transform", "code", "llm", "map", "graph", "switch"]
+NodeKind = Literal["transform", "code", "tool", "llm", "map", "graph", "switch"]
 OnFailure = Literal["fail", "skip", "otherwise"]
 
 
@@ -77,6 +77,32 @@ class LlmCall(_Compiled):
     prompt: Text
     parameters: dict[str, Any] = Field(default_factory=dict)
     choices: dict[str, Expr] = Field(default_factory=dict)
+
+
+class Argument(_Compiled):
+    """A value that is known, computed or put together. Exactly one field is set; `value` where the others are not."""
+
+    value: Json = None
+    expr: Expr | None = None
+    text: Text | None = None
+    items: tuple[Argument, ...] | None = None
+    fields: dict[str, Argument] | None = None
+
+
+class ToolCall(_Compiled):
+    """One call of a tool. `input` and `output` are the schemas of the tool, as its server's resource declares them.
+
+    `repeatable` says that a call may be made again: the tool only reads, or knows a repeated call by its key. `result`
+    is over `raw`, which is `{text, value}`.
+    """
+
+    server: str
+    name: str
+    arguments: Argument
+    result: Expr | None = None
+    input: Schema
+    output: Schema
+    repeatable: bool = False
 
 
 class Tolerate(_Compiled):
@@ -175,7 +201,7 @@ class Node(_Compiled):
     `after` and `parents`, and not in `control`. `reads` are the paths that `when`, `with`, control parts and
     `otherwise` need from the scope (`input…`, `nodes…`, `state…`, `run…`). `parents` are the nodes among `after` whose
     data it reads. `digest` covers all that decides this node's result: its own fields, its template, its model.
-    Exactly one of `transform`, `code`, `llm`, `map`, `graph`, `switch` is set, named by `kind`.
+    Exactly one of `transform`, `code`, `tool`, `llm`, `map`, `graph`, `switch` is set, named by `kind`.
 
     Whether a node is skipped says `Scope.passes_over`, and then its `when`. A skipped node's output is that of
     `otherwise`, or None. `on_failure` says what becomes of a node whose tries are used up: `fail` ends the scope;
@@ -200,6 +226,7 @@ class Node(_Compiled):
     on_failure: OnFailure = Field("fail", alias="onFailure", exclude_if=lambda value: value == "fail")
     transform: dict[str, Expr] | None = None
     code: Code | None = None
+    tool: ToolCall | None = None
     llm: LlmCall | None = None
     map: MapBlock | None = None
     graph: GraphBlock | None = None
@@ -272,7 +299,8 @@ class RunLimits(_Compiled):
 
 
 class CompiledGraph(_Compiled):
-    """The closure of a TaskGraph. `llms` holds the specs of the `LLM` resources that it names, as in manifests.
+    """The closure of a TaskGraph. `llms` and `servers` hold the specs of the `LLM` and `MCPServer` resources that it
+    names, as in manifests, servers without their tools.
 
     The template `finally`, where there is one, is the scope that runs when all nodes of the root have ended.
     """
@@ -282,6 +310,7 @@ class CompiledGraph(_Compiled):
     root: Scope
     templates: dict[str, Scope] = Field(default_factory=dict)
     llms: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    servers: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=lambda value: not value)
     limits: RunLimits = Field(default_factory=RunLimits, exclude_if=lambda value: value == RunLimits())
 
     @property

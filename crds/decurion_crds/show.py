@@ -13,6 +13,7 @@ SCALE = ("transform", "code", "tool", "llm", "agent")
 _SHAPES = {
     "transform": ("[", "]"),
     "code": ("[[", "]]"),
+    "tool": ("[[", "]]"),
     "llm": ("([", "])"),
     "graph": ("[/", "/]"),
     "map": ("{{", "}}"),
@@ -111,6 +112,8 @@ def _gauge(kind: str) -> str:
 
 
 def _detail(node: Node) -> str:
+    if node.tool is not None:
+        return f"tool {node.tool.server}/{node.tool.name}"
     if node.llm is not None:
         return f"model {node.llm.ref}"
     if node.graph is not None:
@@ -193,6 +196,8 @@ def _mermaid_scope(graph: CompiledGraph, prefix: str, title: str, scope: Scope) 
 def _mermaid_detail(node: Node) -> str:
     if node.switch is not None:
         return f"<br/>{_escaped(_shortened(node.switch.value.src))}"
+    if node.tool is not None:
+        return f" {_escaped(node.tool.server)}/{_escaped(node.tool.name)}"
     return f" {node.llm.ref}" if node.llm is not None else f" {node.template}" if node.template is not None else ""
 
 

@@ -29,6 +29,8 @@ class RecordType(StrEnum):
     COMMIT = "commit"
     SKIP = "skip"
     ATTEMPT_FAILED = "attempt_failed"
+    EFFECT_INTENDED = "effect_intended"
+    EFFECT_SETTLED = "effect_settled"
     SCOPE_OPENED = "scope_opened"
     JOIN = "join"
     LEASE_LOST = "lease_lost"

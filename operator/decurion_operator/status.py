@@ -51,7 +51,7 @@ def progress_fields(projection: Mapping[str, Any]) -> JsonObject:
         "startedAt": _time(projection.get("startedAt")),
         "finishedAt": _time(projection.get("finishedAt")),
         "progress": _matching(projection.get("progress"), _PROGRESS),
-        "usage": _counts(projection.get("usage"), ("calls", "inputTokens", "outputTokens")),
+        "usage": _counts(projection.get("usage"), ("calls", "inputTokens", "outputTokens", "toolCalls")),
         "nodes": _nodes(projection.get("nodes")),
         "failures": _failures(projection.get("failures")),
         "ledger": _ledger(projection.get("ledger")),

@@ -15,7 +15,7 @@ from cluster.errors import KubectlFailed
 from decurion_crds.canonical import drop_nulls
 from decurion_crds.loader import load_text
 from decurion_crds.structural import crd_manifests
-from decurion_crds.v1alpha1 import API_VERSION, GROUP, KINDS, VERSION, parse_resource
+from decurion_crds.v1alpha1 import API_VERSION, BLOCKS, GROUP, KINDS, VERSION, parse_resource
 
 IMMUTABLE = "cannot be changed: a run is what it was created as; create another run"
 
@@ -129,6 +129,29 @@ VALID = {
                 ],
                 "default": [1, "x"],
             },
+        },
+    ),
+    "server": resource(
+        "MCPServer",
+        "desk",
+        {
+            "url": "https://desk.example.test/mcp",
+            "auth": {"secretKeyRef": {"name": "desk", "key": "token"}},
+            "headers": [
+                {"name": "X-Key", "valueFrom": {"secretKeyRef": {"name": "desk", "key": "key"}}},
+                {"name": "X-Tenant", "value": "acme"},
+            ],
+            "timeoutSeconds": 20.0,
+            "tools": [
+                {
+                    "name": "find",
+                    "description": "Find orders.",
+                    "input": {"customer": {"type": "string"}},
+                    "output": {"orders": {"type": "array", "items": {"type": "string"}}},
+                    "policy": {"readOnly": True, "timeoutSeconds": 2.5},
+                },
+                {"name": "notes/add"},
+            ],
         },
     ),
     "graph": resource("TaskGraph", "earnings", GRAPH),
@@ -247,18 +270,19 @@ def changed(obj: dict[str, Any], path: str, value: object) -> dict[str, Any]:
     return copied
 
 
+ONE_BLOCK = f"exactly one of {', '.join(BLOCKS)}"
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no block": (
         changed(VALID["graph"], "nodes.0", {"name": "x"}),
-        "exactly one of transform, code, llm, graph, map, switch must be set",
+        f"{ONE_BLOCK} must be set",
     ),
     "two blocks": (
         changed(VALID["graph"], "nodes.2.transform", {"n": "1"}),
-        "exactly one of transform, code, llm, graph, map, switch",
+        ONE_BLOCK,
     ),
     "two blocks in a template": (
         changed(VALID["graph"], "templates.0.nodes.0.code", "1"),
-        "spec.templates[0].nodes[0]: Invalid value: exactly one of transform, code, llm, graph, map, switch",
+        f"spec.templates[0].nodes[0]: Invalid value: {ONE_BLOCK}",
     ),
     "both sources of items": (
         changed(VALID["graph"], "nodes.1.map.items", "input.reports"),
@@ -269,6 +293,19 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "exactly one of items, itemsFrom",
     ),
     "two tolerances": (changed(VALID["graph"], "nodes.0.map.tolerate.count", 1), "exactly one of count, percent"),
+    "a header of the transport": (
+        changed(VALID["server"], "headers.0.name", "Content-Length"),
+        "headers name one that the transport sets itself",
+    ),
+    "a token twice": (
+        changed(VALID["server"], "headers.0.name", "authorization"),
+        "auth is the header Authorization, and headers name it too",
+    ),
+    "a header from two places": (
+        changed(VALID["server"], "headers.0.value", "x"),
+        "exactly one of value, valueFrom",
+    ),
+    "a tool twice": (changed(VALID["server"], "tools.1.name", "find"), "spec.tools[1]: Duplicate value"),
     "duplicate node": (changed(VALID["graph"], "nodes.1.name", "extract"), "spec.nodes[1]: Duplicate value"),
     "duplicate channel": (changed(VALID["graph"], "state", [{"name": "c", "schema": {}}] * 2), "Duplicate value"),
     "unknown field": (changed(VALID["graph"], "nodes.2.aftr", ["lines"]), 'unknown field "spec.nodes[2].aftr"'),

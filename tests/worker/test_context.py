@@ -14,6 +14,7 @@ from decurion_ledger import open_store
 from decurion_worker.context import RunContext, schema_hash
 from decurion_worker.slots import ModelSlots
 from decurion_worker.sources import Sources
+from decurion_worker.tools import ToolServers
 from graphs import map_reduce
 
 
@@ -30,6 +31,7 @@ async def context() -> AsyncIterator[RunContext]:
             sources=Sources(open_store, files=False),
             evaluator=evaluator,
             slots=ModelSlots(),
+            tools=ToolServers(),
         )
 
 

@@ -12,6 +12,7 @@ from decurion_ledger import Record, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import schema_hash
 from decurion_worker.engine import Task
+from decurion_worker.journal import EVENTS
 
 
 class Acceptance:
@@ -61,7 +62,7 @@ class Acceptance:
     def _place_fault(self, record: Record, task: Task, last: bool) -> str | None:
         """Why a record of this type and path cannot come of the task, or why it cannot be the last one."""
         if record.core is None:
-            if record.type != "attempt_failed" or last:
+            if last or record.type not in ("attempt_failed", *EVENTS):
                 return f"a record of type {record.type} cannot end an item"
             ends = False
         elif record.type not in ("commit", "skip", "scope_opened", "join"):

@@ -20,6 +20,7 @@ from decurion_worker.engine.environment import environment
 from decurion_worker.engine.scopes import UNBOUNDED
 from decurion_worker.errors import ExpressionFailure, TimedOut, WorkError
 from decurion_worker.failure import Failure
+from decurion_worker.journal import Journal
 from decurion_worker.link import Done, WorkItem
 from decurion_worker.nodes import NodeResult, execute
 from decurion_worker.nodes.node import check_output, failure_from, instead_of, writes_result
@@ -29,7 +30,7 @@ Emit = Callable[[Record, bool], Awaitable[None]]
 """Hands one record to the link; the flag marks the last of the item. Waits while the item's window is full."""
 
 
-async def run_branch(context: RunContext, item: WorkItem, *, worker: str, emit: Emit) -> None:
+async def run_branch(context: RunContext, item: WorkItem, *, worker: str, emit: Emit, journal: Journal) -> None:
     """Run what is left of a branch and emit its records, its own output last."""
     leaf = LeafScope(
         context,
@@ -40,6 +41,7 @@ async def run_branch(context: RunContext, item: WorkItem, *, worker: str, emit: 
         done=item.done,
         envelope={"lease": item.lease, "worker": worker},
         emit=lambda record: emit(record, False),
+        journal=journal,
     )
     await emit((await leaf.run()).record, True)
 
@@ -78,6 +80,7 @@ class LeafScope:
         done: Mapping[str, Done],
         envelope: Mapping[str, Json],
         emit: Callable[[Record], Awaitable[None]],
+        journal: Journal,
     ) -> None:
         self._context = context
         self._scope = scope
@@ -87,6 +90,7 @@ class LeafScope:
         self._done = done
         self._envelope = dict(envelope)
         self._emit = emit
+        self._journal = journal
         self._now = _Progress({}, {}, set(), {}, {})
         self.failure: Failure | None = None
         """Why the scope failed, once `run` has returned."""
@@ -160,7 +164,7 @@ class LeafScope:
         return True
 
     async def _node(self, node: Node) -> bool:
-        execution = Execution(self._context, f"{self._path}/{node.name}", node)
+        execution = Execution(self._context, f"{self._path}/{node.name}", node, self._journal)
         env = self._environment(node.reads)
         if f"{node.name}!open" in self._done:
             opened = self._done[f"{node.name}!open"]
@@ -191,6 +195,7 @@ class LeafScope:
                 done={name[len(prefix) :]: one for name, one in self._done.items() if name.startswith(prefix)},
                 envelope=self._envelope,
                 emit=self._emit,
+                journal=self._journal,
             )
             built = await self._within(execution, inner)
             await self._emit(built.record)

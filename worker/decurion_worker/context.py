@@ -9,17 +9,20 @@ from dataclasses import dataclass, field
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import CompiledGraph, Expr, Node, Schema, Scope, Text
 from decurion_crds.expressions import Evaluator, ExpressionFailed
+from decurion_crds.secrets import secret_entries
 from decurion_crds.values import Validator, normalise
 from decurion_crds.wide import has_refs
 from decurion_ledger import Store, Values
 from decurion_ledger.errors import ValueTooWide
 from decurion_ledger.patience import Patience
 from decurion_worker import wide
-from decurion_worker.errors import SecretMissing
+from decurion_worker.errors import SecretMissing, WorkError
+from decurion_worker.journal import Journal
 from decurion_worker.link import WorkItem
 from decurion_worker.models import open_model
 from decurion_worker.slots import ModelSlots, SlottedModel
 from decurion_worker.sources import Sources
+from decurion_worker.tools import ToolCaller, ToolServers
 
 
 class RunContext:
@@ -42,6 +45,7 @@ class RunContext:
         sources: Sources,
         evaluator: Evaluator,
         slots: ModelSlots,
+        tools: ToolServers,
         secret_patience: float = 30.0,
         store_patience: Patience | None = None,
     ) -> None:
@@ -54,6 +58,7 @@ class RunContext:
         self.sources = sources
         self.evaluator = evaluator
         self._slots = slots
+        self._tools = tools
         self._patience = secret_patience
         self._secrets: dict[tuple[str, str], str] = {}
         self._secrets_came = asyncio.Event()
@@ -71,13 +76,13 @@ class RunContext:
         if item.kind == "branch":
             return self._asks(self.scope(item.template))
         node = self.scope(item.template).by_name.get(item.node)
-        return node is None or node.llm is not None or item.kind == "join"
+        return node is None or _waits(node) or item.kind == "join"
 
     def _asks(self, scope: Scope) -> bool:
         found = self._asking.get(id(scope))
         if found is None:
             inner = (self.graph.templates[node.template] for node in scope.nodes if node.template)
-            found = any(node.llm is not None for node in scope.nodes) or any(map(self._asks, inner))
+            found = any(_waits(node) for node in scope.nodes) or any(map(self._asks, inner))
             self._asking[id(scope)] = found
         return found
 
@@ -160,14 +165,23 @@ class RunContext:
         if found is not None:
             return found
         spec = self.graph.llms[name]
-        wanted = _secret_of(spec)
-        if wanted is not None:
+        for wanted in sorted(secret_entries(spec)):
             await self._wait_for(wanted)
         found = self._models.get(name)
         if found is None:
             chat = open_model(name, spec, secrets=self._secrets)
             found = self._models[name] = SlottedModel(chat, self._slots.of(spec))
         return found
+
+    async def tool_server(self, name: str) -> ToolCaller:
+        """The server behind the `MCPServer` resource `name`.
+
+        Raises `SecretMissing` when a secret has not come in time, `SecretInvalid`, `ToolMisconfigured`.
+        """
+        spec = self.graph.servers[name]
+        for wanted in sorted(secret_entries(spec)):
+            await self._wait_for(wanted)
+        return self._tools.of(name, spec, secrets=self._secrets)
 
     async def _wait_for(self, wanted: tuple[str, str]) -> None:
         if wanted in self._secrets:
@@ -196,13 +210,13 @@ def schema_hash(schema: Schema) -> str:
 
 
 def secret_refs(graph: CompiledGraph) -> set[tuple[str, str]]:
-    """The secrets, by (name, key), that the graph's models need."""
-    return {ref for spec in graph.llms.values() if (ref := _secret_of(spec)) is not None}
+    """The secrets, by (name, key), that the graph's models and tool servers need."""
+    return {entry for spec in (*graph.llms.values(), *graph.servers.values()) for entry in secret_entries(spec)}
 
 
-def _secret_of(spec: Mapping[str, Json]) -> tuple[str, str] | None:
-    ref = ((spec.get("auth") or {}).get("secretKeyRef")) or None
-    return (ref["name"], ref["key"]) if ref else None
+def _waits(node: Node) -> bool:
+    """Whether a node waits for somebody else: a model or a tool."""
+    return node.llm is not None or node.tool is not None
 
 
 @dataclass(slots=True)
@@ -212,6 +226,7 @@ class Execution:
     context: RunContext
     path: str
     node: Node
+    journal: Journal
     usage: dict[str, int] = field(default_factory=dict)
     model: str = ""
     turns: int = 0
@@ -221,3 +236,9 @@ class Execution:
         self.usage["calls"] = self.usage.get("calls", 0) + 1
         self.usage["inputTokens"] = self.usage.get("inputTokens", 0) + input_tokens
         self.usage["outputTokens"] = self.usage.get("outputTokens", 0) + output_tokens
+
+
+def note_failure(execution: Execution, error: WorkError, *, tool: str = "") -> None:
+    """Keep a failed attempt for its own record in the ledger."""
+    at = {"tool": tool} if tool else {"model": execution.model}
+    execution.failed_attempts.append({"class": error.klass, "code": error.code, "message": str(error), **at})

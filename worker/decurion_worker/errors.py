@@ -5,19 +5,27 @@ DecurionError                      (decurion_crds.errors)
 │   ├── Transient                  tried again here: 3 times, 1/2/4 s with jitter, Retry-After honoured
 │   │   ├── RateLimited            the model's server asks to slow down
 │   │   ├── ModelUnavailable       no answer, or an answer that is none: refused, reset, 5xx, garbage
-│   │   └── ModelTimeout           no whole answer within the call's deadline
+│   │   ├── ModelTimeout           no whole answer within the call's deadline
+│   │   ├── ToolUnavailable        a tool server could not be reached, broke off, or failed
+│   │   └── ToolTimeout            no answer of a tool within the call's deadline
 │   ├── Repairable                 asked again, 2 times: the model sees the schema and what is wrong
-│   │   └── OutputInvalid          the answer breaks the node's schema
-│   │       └── OutputTruncated    the answer stops at the token limit
+│   │   ├── OutputInvalid          the answer breaks the node's schema
+│   │   │   └── OutputTruncated    the answer stops at the token limit
+│   │   └── ToolArgumentsInvalid   the arguments of a call break the tool's schema
 │   ├── Replannable                the approach failed: a fresh attempt that knows what was tried
+│   │   └── ToolFailed             a tool reports that it failed
 │   ├── Violation                  a contract is broken: recorded, and not tried again
-│   │   └── OutputBroken           a result that no model wrote breaks the node's schema
+│   │   ├── OutputBroken           a result that no model wrote breaks the node's schema
+│   │   └── ToolResultInvalid      what a tool gave is no result, or breaks its schema
 │   ├── BudgetExceeded             a limit is used up: stop softly
 │   └── Terminal                   nothing helps; the message says what a person can do
 │       ├── ModelRefused           the server, or the model, will not answer this request
 │       ├── ModelMisconfigured     the LLM resource cannot be used as it is
-│       ├── SecretMissing          a secret that the model needs did not come
-│       ├── SecretInvalid          a secret cannot be sent as a token
+│       ├── ToolRefused            a tool server will not carry out this call
+│       ├── ToolMisconfigured      tools cannot be called here
+│       ├── EffectInDoubt          nobody knows whether a call that must not be repeated was carried out
+│       ├── SecretMissing          a secret that a model or tool server needs did not come
+│       ├── SecretInvalid          a secret cannot be sent in a header
 │       ├── ExpressionFailure      an expression or code failed
 │       ├── TimedOut               the node exceeded its time
 │       ├── OutputTooLarge         an answer exceeds what is read
@@ -99,6 +107,26 @@ class ModelTimeout(Transient):
     code = "ModelTimeout"
 
 
+class ToolUnavailable(Transient):
+    """A tool server could not be reached, broke off, or failed (5xx). `sent`: it may have carried the call out."""
+
+    code = "ToolUnavailable"
+
+    def __init__(self, message: str, *, sent: bool, retry_after: float | None = None) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.sent = sent
+
+
+class ToolTimeout(Transient):
+    """A tool gave no answer in its time. `sent`: its server may have carried the call out."""
+
+    code = "ToolTimeout"
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
 class Repairable(WorkError):
     """The model may do better once it sees what is wrong."""
 
@@ -138,10 +166,40 @@ class OutputTruncated(OutputInvalid):
         self.raw = raw
 
 
+class ToolArgumentsInvalid(Repairable):
+    """The arguments of a call break the tool's `input`. `problems` has one sentence for each."""
+
+    code = "ToolArgumentsInvalid"
+
+    def __init__(self, path: str, tool: str, problems: Sequence[str]) -> None:
+        super().__init__(
+            f"{path}: the arguments break what the tool {tool} takes: {_listed(problems)}; correct the arguments"
+        )
+        self.path = path
+        self.tool = tool
+        self.problems = list(problems)
+
+
 class Replannable(WorkError):
     """The approach failed; a fresh attempt that knows the approaches tried may succeed."""
 
     klass = code = "Replannable"
+
+
+class ToolFailed(Replannable):
+    """A tool reports that it failed; `said` are its own words."""
+
+    code = "ToolFailed"
+
+    def __init__(self, path: str, tool: str, said: str) -> None:
+        words = " ".join(said.split())
+        super().__init__(
+            f"{path}: the tool {tool} reports a failure ({_short(words, 300)}); give it other arguments, or handle the "
+            "failure by onFailure"
+        )
+        self.path = path
+        self.tool = tool
+        self.said = said
 
 
 class Violation(WorkError):
@@ -161,6 +219,12 @@ class OutputBroken(Violation):
         )
         self.path = path
         self.problems = list(problems)
+
+
+class ToolResultInvalid(Violation):
+    """What a tool gave is no result of a tool, or breaks the schema that is declared for it."""
+
+    code = "ToolResultInvalid"
 
 
 class BudgetExceeded(WorkError):
@@ -191,15 +255,42 @@ class ModelMisconfigured(Terminal):
     code = "ModelMisconfigured"
 
 
+class ToolRefused(Terminal):
+    """A tool server did not carry out a call, and would not if asked again."""
+
+    code = "ToolRefused"
+
+
+class ToolMisconfigured(Terminal):
+    """Tools cannot be called here, or an `MCPServer` resource cannot be used as it is."""
+
+    code = "ToolMisconfigured"
+
+
+class EffectInDoubt(Terminal):
+    """A call that must not be repeated was begun, and nothing says whether it was carried out."""
+
+    code = "EffectInDoubt"
+
+    def __init__(self, path: str, tool: str, server: str, why: str) -> None:
+        super().__init__(
+            f"{path}: the call of the tool {tool} of MCPServer {server} was begun, and it is not known whether it was "
+            f"carried out ({why}); look there, and start another run. A tool that may be called again is declared "
+            "readOnly or idempotent in the policy of the MCPServer"
+        )
+        self.path = path
+        self.tool = tool
+
+
 class SecretMissing(Terminal):
-    """The run was not given the value of a Secret's key that its model needs."""
+    """The run was not given the value of a Secret's key that a model or tool server needs."""
 
     code = "SecretMissing"
 
     def __init__(self, name: str, key: str) -> None:
         super().__init__(
             f"Secret {name}: the value of its key {key} did not reach the run; "
-            "create it, allow its use, and see the Ready condition of the LLM that names it"
+            "create it, allow its use, and see the Ready condition of the LLM or MCPServer that names it"
         )
         self.name = name
         self.key = key

@@ -51,6 +51,7 @@ class WorkItem:
     the output of a node that failed. `join`: the wide output of a map, from the slots of its branches' ends. `branch`:
     all of the leaf scope `scope`, whose input is `env["input"]`; `done` holds what was committed of it before, by path
     from there.
+    `notes` are events of the item, or of nodes inside it, that have no result yet.
     `parents` are the core hashes (path, hash) that the first records depend on. `skip` says that the node's own
     predecessors were all skipped.
     """
@@ -65,6 +66,7 @@ class WorkItem:
     parents: tuple[tuple[str, str], ...] = ()
     skip: bool = False
     done: Mapping[str, Done] = field(default_factory=dict)
+    notes: tuple[Record, ...] = ()
 
 
 # ---- driver → runner

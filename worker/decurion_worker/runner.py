@@ -22,6 +22,7 @@ from decurion_worker.branch import run_branch, scope_output
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.engine.tasks import task_of
 from decurion_worker.failure import Failure
+from decurion_worker.journal import Journal
 from decurion_worker.link import (
     Acked,
     Alive,
@@ -49,6 +50,7 @@ from decurion_worker.nodes.node import instead_of, writes_result
 from decurion_worker.records import attempt_records, build, given_up, node_record
 from decurion_worker.slots import ModelSlots
 from decurion_worker.sources import Sources
+from decurion_worker.tools import ToolServers
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +130,7 @@ class Runner:
         self._ended = False
         self._closing: asyncio.Task[None] | None = None
         self._slots = ModelSlots()
+        self._tools = ToolServers()
 
         async def send(seq: int, messages: list[FromRunner]) -> bool:
             return await driver.submit(name, incarnation, seq, messages)
@@ -195,6 +198,7 @@ class Runner:
             sources=self._sources,
             evaluator=self._evaluator,
             slots=self._slots,
+            tools=self._tools,
             store_patience=self._settings.patience,
         )
         self._runs[begin.run] = _RunState(context)
@@ -248,7 +252,7 @@ class Runner:
         emit = _Emitter(self, run, item)
         try:
             if item.kind == "branch":
-                await run_branch(run.context, item, worker=self.name, emit=emit)
+                await run_branch(run.context, item, worker=self.name, emit=emit, journal=emit.journal())
             else:
                 await self._work_node(run.context, item, emit)
         except StoreError:
@@ -271,7 +275,8 @@ class Runner:
         if item.kind == "output":
             await emit(await self._output(context, item, envelope), True)
             return
-        execution = Execution(context, f"{item.scope}/{item.node}", context.scope(item.template).by_name[item.node])
+        node = context.scope(item.template).by_name[item.node]
+        execution = Execution(context, f"{item.scope}/{item.node}", node, emit.journal())
         if item.kind == "join":
             await emit(await self._join(execution, item, envelope), True)
             return
@@ -418,6 +423,7 @@ class Runner:
         for run in list(self._runs.values()):
             await run.context.aclose()
         self._runs.clear()
+        await self._tools.aclose()
         async with self._starting:
             if self._started:
                 self._started = False
@@ -432,6 +438,20 @@ class _Emitter:
         self._run = run
         self._item = item
         self._sent: deque[int] = deque()
+
+    def journal(self) -> Journal:
+        item = self._item
+        return Journal(
+            self._run.context.values,
+            item.run,
+            earlier=item.notes,
+            durable=self.durable,
+            envelope={"lease": item.lease, "worker": self._runner.name},
+        )
+
+    async def durable(self, record: Record) -> None:
+        """Emit a record and wait until it is durable. One that is refused revokes the item, which ends the wait."""
+        await self._runner.durable(self._run, await self._runner.emit(self._run, self._item, record, False))
 
     async def __call__(self, record: Record, last: bool) -> None:
         window = self._runner._settings.window

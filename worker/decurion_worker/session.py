@@ -43,6 +43,7 @@ from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Jo
 from decurion_worker.errors import RunnerLost
 from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.loading import applied, done
+from decurion_worker.notes import Notes
 from decurion_worker.projection import RunFacts, project
 from decurion_worker.records import given_up, join_record, scope_ended
 from decurion_worker.timers import Timers
@@ -142,6 +143,7 @@ class RunSession:
         self._acceptance = Acceptance(graph)
         self._refusals: Counter[str] = Counter()
         self._failing: set[asyncio.Task[None]] = set()
+        self._notes = Notes()
         self._timers = Timers(run, now=now, write=self._write_own)
         self._halting: asyncio.Task[None] | None = None
         self.on_changed: Callable[[RunSession], None] = lambda session: None
@@ -232,6 +234,7 @@ class RunSession:
             parents=task.parents,
             skip=task.skip,
             done=done,
+            notes=self._notes.of(task.key),
         )
 
     def lose(self, runner: str, beside: int) -> None:
@@ -447,6 +450,7 @@ class RunSession:
     # ------------------------------------------------------------------ what is durable
 
     async def _apply(self, slot: int, record: Record, loaded: Applied | None) -> None:
+        self._notes.take(record)
         match record.type:
             case "lease_lost":
                 self._lost(record)
@@ -575,6 +579,7 @@ class RunSession:
         """Take one record of the log as it was found; nothing is handed out meanwhile."""
         self.facts.slot = slot
         self.facts.committed += 1
+        self._notes.take(record)
         match record.type:
             case "genesis" | "fence":
                 return

@@ -47,11 +47,24 @@ class _Assembly:
     def graph(self) -> CompiledGraph:
         root = self._scope(self._draft.root, OWN)
         used = {name: scope for name, scope in sorted(self._done.items()) if name}
-        return CompiledGraph(name=self._draft.name, root=root, templates=used, llms=self._specs_of(used, root))
+        return CompiledGraph(
+            name=self._draft.name,
+            root=root,
+            templates=used,
+            llms=self._specs_of(used, root),
+            servers=self._servers_of(used, root),
+        )
 
     def _specs_of(self, templates: Mapping[str, Scope], root: Scope) -> dict[str, dict[str, object]]:
         named = {node.llm.ref for scope in (root, *templates.values()) for node in scope.nodes if node.llm is not None}
         return {name: self._spec(name) for name in sorted(named)}
+
+    def _servers_of(self, templates: Mapping[str, Scope], root: Scope) -> dict[str, dict[str, object]]:
+        """The specs of servers without their tools: of these, what is called stands in its node."""
+        nodes = [node for scope in (root, *templates.values()) for node in scope.nodes]
+        named = sorted({node.tool.server for node in nodes if node.tool is not None})
+        specs = {name: self._draft.resources["MCPServer"][name].spec.to_json() for name in named}
+        return {name: {key: value for key, value in spec.items() if key != "tools"} for name, spec in specs.items()}
 
     def _spec(self, name: str) -> dict[str, object]:
         if name not in self._specs:
@@ -96,7 +109,7 @@ class _Assembly:
         template, inner = self._use(draft.body, env) if draft.body is not None else ("", None)
         edges = order.edges[draft.name]
         model = draft.model
-        seconds = TIMEOUTS[draft.kind] if model.timeout_seconds is None else model.timeout_seconds
+        seconds = _seconds(draft) if model.timeout_seconds is None else model.timeout_seconds
         node = Node.model_validate(
             {
                 "name": draft.name,
@@ -116,6 +129,7 @@ class _Assembly:
                 "onFailure": model.on_failure or "fail",
                 "transform": _exprs(draft.transform) if draft.kind == "transform" else None,
                 "code": self._typed.codes.get(key),
+                "tool": draft.tool.compiled(draft.output) if draft.tool is not None else None,
                 "llm": _llm(draft, env),
                 "map": self._map(scope, draft, template),
                 "graph": GraphBlock(template=template) if draft.kind == "graph" else None,
@@ -143,6 +157,13 @@ class _Assembly:
                 "failFast": block.fail_fast,
             }
         )
+
+
+def _seconds(draft: NodeDraft) -> float:
+    """The time of one try of a node that says nothing."""
+    if draft.tool is not None and draft.tool.tool is not None:
+        return draft.tool.tool.seconds
+    return TIMEOUTS[draft.kind]
 
 
 def _exprs(sites: Mapping[str, Site]) -> dict[str, Expr]:

@@ -19,9 +19,10 @@ from decurion_crds.compile.templates import check_templates
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.expressions.check import Checker
 from decurion_crds.findings import CompileFailed, Finding
-from decurion_crds.v1alpha1 import LLM, TaskGraph
+from decurion_crds.v1alpha1 import LLM, MCPServer, TaskGraph
 
 _NONE: Mapping[str, Module] = MappingProxyType({})
+_NO_SERVERS: Mapping[str, MCPServer] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,14 @@ def compile_graph(
     graph: TaskGraph,
     *,
     llms: Mapping[str, LLM],
+    servers: Mapping[str, MCPServer] = _NO_SERVERS,
     graphs: Mapping[str, Module] = _NONE,
     known_llms: Iterable[str] = (),
     known_graphs: Iterable[str] = (),
     positions: Positions | None = None,
     checker: Checker,
 ) -> Compilation:
-    """Compiles one graph with the models and the other graphs that it names (name in the graph → resource).
+    """Compiles one graph with the models, tool servers and other graphs that it names (name in the graph → resource).
 
     `graphs` may hold more than it refers to. What is wrong in one of them is told at its own place.
     `known_llms`, `known_graphs` are names beside those given that a misspelt one may have meant.
@@ -56,7 +58,11 @@ def compile_graph(
     `CheckFailed` when the checker gives no answer, which says nothing about the graph.
     """
     report = Report(positions, {name: module.positions for name, module in graphs.items()})
-    draft = GraphDraft(graph.name, resources={"LLM": llms}, known={"LLM": sorted({*llms, *known_llms})})
+    draft = GraphDraft(
+        graph.name,
+        resources={"LLM": llms, "MCPServer": servers},
+        known={"LLM": sorted({*llms, *known_llms}), "MCPServer": sorted(servers)},
+    )
     resolve(graph, draft, Around(graphs, sorted(known_graphs)), report)
     orders = {name: order_scope(scope, report) for name, scope in draft.scopes.items()}
     check_templates(graph, draft, report)

@@ -3,7 +3,8 @@
 A node's digest stands in every record of it, so equal digests mean that a result may be taken over. It covers the
 node's own fields, the scope of its template and all below it, and of its model what can change an answer: protocol,
 model, parameters, the way structure is asked for, and scripted answers. Left out are what only changes where or how
-fast an answer is had (endpoint, token, limits, concurrency), the author's spelling (`src` beside the rewritten `py`),
+fast an answer is had (endpoint, token, limits, concurrency, the place of a tool server), the author's spelling (`src`
+beside the rewritten `py`),
 and what follows from the rest (order, reads).
 """
 
@@ -26,6 +27,8 @@ def node_digest(node: Node, *, template: Scope | None, llm: Mapping[str, Any] | 
         own["map"] = {key: value for key, value in own["map"].items() if key not in ("template", "concurrency")}
     if node.graph is not None:
         own.pop("graph")
+    if node.tool is not None:
+        own["tool"].pop("repeatable", None)
     if node.llm is not None:
         own["llm"] = {key: value for key, value in own["llm"].items() if key != "ref"}
     model = {key: llm[key] for key in _OF_MODEL if key in llm} if llm is not None else None

@@ -8,10 +8,11 @@ from typing import Literal, TypeAlias
 
 from decurion_crds.canonical import Json
 from decurion_crds.compile.report import Spot
+from decurion_crds.compile.tools import ToolDraft
 from decurion_crds.compiled import NodeKind, Schema, Text
 from decurion_crds.expressions.code import ParsedCode
 from decurion_crds.expressions.syntax import Parsed
-from decurion_crds.v1alpha1 import LLM, Node
+from decurion_crds.v1alpha1 import LLM, MCPServer, Node
 
 View: TypeAlias = Literal["scope", "work", "item", "writes"]
 """Which names an expression sees: those of the scope (`input nodes state run`), those of the node's `with`, those of
@@ -102,6 +103,7 @@ class NodeDraft:
     output: Schema | None = None
     transform: dict[str, Site] = field(default_factory=dict)
     code: ParsedCode | None = None
+    tool: ToolDraft | None = None
     system: TextDraft | None = None
     prompt: TextDraft | None = None
     choices: dict[str, Site] = field(default_factory=dict)
@@ -139,6 +141,8 @@ class NodeDraft:
         """All expressions of the block that read from `with`."""
         yield from self.transform.values()
         yield from self.choices.values()
+        if self.tool is not None:
+            yield from self.tool.arguments.sites()
         for text in (self.system, self.prompt):
             yield from text.sites if text is not None else ()
 
@@ -170,7 +174,7 @@ class GraphDraft:
     name: str
     scopes: dict[str, ScopeDraft] = field(default_factory=dict)
     needs: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    resources: dict[str, Mapping[str, LLM]] = field(default_factory=dict)
+    resources: dict[str, Mapping[str, LLM | MCPServer]] = field(default_factory=dict)
     known: dict[str, Sequence[str]] = field(default_factory=dict)
 
     @property

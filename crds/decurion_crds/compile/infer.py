@@ -25,6 +25,7 @@ from decurion_crds.compile.report import Report
 from decurion_crds.compile.rounds import Cell, Rounds, Typing
 from decurion_crds.compile.sites import SILENT, Due, SiteTyper, Undetermined
 from decurion_crds.compile.switches import check_cases
+from decurion_crds.compile.tools import Arguments, result_type
 from decurion_crds.compiled import Code, Schema
 from decurion_crds.expressions.check import Answer, Checker, Task
 from decurion_crds.expressions.enums import probe, strangers
@@ -176,6 +177,10 @@ class _Inference:
             yield from self._code(scope, node)
         elif node.kind == "llm":
             yield from self._texts(scope, node)
+        elif node.tool is not None and node.tool.tool is not None:
+            names = yield from self._work_names(scope, node)
+            tool = node.tool.tool
+            Arguments(names, self._sites, self._rounds, self._report, tool.name).check(node.tool.arguments, tool.input)
         elif node.kind == "map":
             yield from self._map(scope, node)
         elif node.kind == "graph" and node.template is not None:
@@ -199,7 +204,7 @@ class _Inference:
             return (yield from self._fits(scope, node, site, Due(due[name])))
         names = yield from self._names(scope, node, site)
         # A prompt takes any value: nothing relies on its type.
-        otherwise = SILENT if node.kind in ("llm", "map", "graph") else Undetermined(_BY_TRANSFORM)
+        otherwise = SILENT if node.kind in ("tool", "llm", "map", "graph") else Undetermined(_BY_TRANSFORM)
         return (yield from self._sites.infers(site, names, otherwise))
 
     def _written(self, scope: ScopeDraft, node: NodeDraft, site: Site, due: Due) -> Typing[Schema | None]:
@@ -215,6 +220,10 @@ class _Inference:
             return (yield from self._template_output(node))
         if node.kind == "transform":
             return (yield from self._transform(scope, node))
+        if node.tool is not None:
+            if node.broken:
+                return node.output
+            return (yield from result_type(node.tool, node.output, self._sites, _BY_OUTPUT, node.spot, self._report))
         return node.output
 
     def _transform(self, scope: ScopeDraft, node: NodeDraft) -> Typing[Schema | None]:

@@ -25,7 +25,7 @@ OWN: Env = {}
 
 MAX_INSTANCES = 1_000
 """Most scopes of a compiled graph: each template of each graph under each binding is one."""
-ARTICLE = {"LLM": "an LLM"}
+ARTICLE = {"LLM": "an LLM", "MCPServer": "an MCPServer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,8 @@ def resource_refs(node: NodeDraft) -> Iterator[tuple[str, str, Spot]]:
     """Kind, name and place of the resources that a node's own block refers to."""
     if node.model.llm is not None:
         yield "LLM", node.model.llm.ref, node.spot.below("llm", "ref")
+    if node.model.tool is not None:
+        yield "MCPServer", node.model.tool.server, node.spot.below("tool", "server")
 
 
 def check_resources(draft: GraphDraft, report: Report) -> None:

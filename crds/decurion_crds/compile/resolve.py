@@ -20,6 +20,7 @@ from decurion_crds.compile.draft import (
 from decurion_crds.compile.refs import Around, Library, scope_name
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.switches import assign_cases
+from decurion_crds.compile.tools import resolve_tool
 from decurion_crds.compiled import SWITCH_OUTPUT, NodeKind, Schema
 from decurion_crds.errors import OutputMismatch, SchemaRefused, ValueRefused
 from decurion_crds.expressions.code import parse_code
@@ -30,7 +31,7 @@ from decurion_crds.expressions.text import parse_text
 from decurion_crds.expressions.words import FUNCTIONS
 from decurion_crds.findings import Fix, did_you_mean, listed
 from decurion_crds.schemas import expand_fields, expand_schema
-from decurion_crds.v1alpha1 import Channel, GraphBlock, MapBlock, Node, TaskGraph, TaskGraphSpec, Template
+from decurion_crds.v1alpha1 import Channel, GraphBlock, MapBlock, Node, TaskGraph, TaskGraphSpec, Template, ToolBlock
 from decurion_crds.values import Validator, normalise
 
 LLM_OUTPUT: Schema = {
@@ -39,7 +40,7 @@ LLM_OUTPUT: Schema = {
     "required": ["text"],
     "additionalProperties": False,
 }
-_KINDS: tuple[NodeKind, ...] = ("transform", "code", "llm", "graph", "map", "switch")
+_KINDS: tuple[NodeKind, ...] = ("transform", "code", "tool", "llm", "graph", "map", "switch")
 
 
 def resolve(graph: TaskGraph, draft: GraphDraft, around: Around, report: Report) -> None:
@@ -173,6 +174,8 @@ class _Resolver:
             self._value_alone(node.transform, spot)
         elif node.code is not None:
             self._code(draft, node.code, spot)
+        elif node.tool is not None:
+            self._tool(draft, node.tool, spot)
         elif node.llm is not None:
             draft.output = LLM_OUTPUT if node.output is None else draft.output
             draft.prompt = self._text(node.llm.prompt, spot.below("prompt"), draft)
@@ -199,6 +202,18 @@ class _Resolver:
             )
             self._report.add("TYPE-DECLARE", draft.spot, message)
             draft.broken = True
+
+    def _tool(self, draft: NodeDraft, block: ToolBlock, spot: Spot) -> None:
+        result = self._optional(block.result, spot.below("result"), "work", ("raw",))
+        draft.tool = resolve_tool(
+            block,
+            spot,
+            self._draft.resources["MCPServer"],
+            self._report,
+            parse=lambda src, at: self._text(src, at, draft),
+            result=result,
+        )
+        draft.broken = draft.broken or draft.tool.tool is None or (block.result is not None and result is None)
 
     def _map(self, draft: NodeDraft, node: Node, spot: Spot) -> None:
         block = node.map

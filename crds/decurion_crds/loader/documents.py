@@ -12,11 +12,11 @@ from decurion_crds.findings import MAX_WORD, Finding, Fix, did_you_mean, quoted,
 from decurion_crds.loader.compose import Composed, Problem, compose
 from decurion_crds.loader.files import texts
 from decurion_crds.loader.source import Source, Spot
-from decurion_crds.v1alpha1 import GROUP, LLM, TaskGraph, TaskGraphRun, WorkerPool
+from decurion_crds.v1alpha1 import GROUP, LLM, MCPServer, TaskGraph, TaskGraphRun, WorkerPool
 from decurion_crds.v1alpha1.fields import is_declared
 from decurion_crds.v1alpha1.parse import EXPRESSION_DUE, KEY, KINDS, UNQUOTED, Place, parse_resource, place_text
 
-AnyResource: TypeAlias = LLM | TaskGraph | TaskGraphRun | WorkerPool
+AnyResource: TypeAlias = LLM | MCPServer | TaskGraph | TaskGraphRun | WorkerPool
 
 _SEPARATOR = re.compile(r"^---(?P<rest>.*)$", re.MULTILINE)
 

@@ -15,6 +15,15 @@ from decurion_crds.v1alpha1.base import (
     SecretKeyRef,
 )
 from decurion_crds.v1alpha1.llm import LLM, LLMLimits, LLMSpec, LLMStatus, Scripted, ScriptedReply
+from decurion_crds.v1alpha1.mcpserver import (
+    Header,
+    HeaderSource,
+    MCPServer,
+    MCPServerSpec,
+    MCPServerStatus,
+    ServerTool,
+    ToolPolicy,
+)
 from decurion_crds.v1alpha1.parse import KINDS, Locate, Place, parse_resource, place_text
 from decurion_crds.v1alpha1.taskgraph import (
     BLOCKS,
@@ -33,6 +42,7 @@ from decurion_crds.v1alpha1.taskgraph import (
     TaskGraphStatus,
     Template,
     Tolerate,
+    ToolBlock,
 )
 from decurion_crds.v1alpha1.taskgraphrun import (
     MAX_FAILURE_BYTES,
@@ -80,6 +90,8 @@ __all__ = [
     "Failure",
     "GraphBlock",
     "GraphFinding",
+    "Header",
+    "HeaderSource",
     "InputFrom",
     "ItemsFrom",
     "LLMLimits",
@@ -87,6 +99,9 @@ __all__ = [
     "LLMStatus",
     "LlmBlock",
     "Locate",
+    "MCPServer",
+    "MCPServerSpec",
+    "MCPServerStatus",
     "MapBlock",
     "Model",
     "Node",
@@ -105,6 +120,7 @@ __all__ = [
     "Scripted",
     "ScriptedReply",
     "SecretKeyRef",
+    "ServerTool",
     "SwitchBlock",
     "TaskGraph",
     "TaskGraphRun",
@@ -114,6 +130,8 @@ __all__ = [
     "TaskGraphStatus",
     "Template",
     "Tolerate",
+    "ToolBlock",
+    "ToolPolicy",
     "WorkerPool",
     "WorkerPoolSpec",
     "WorkerPoolStatus",

@@ -17,6 +17,7 @@ from decurion_crds.findings import MAX_WORD, Finding, Fix, did_you_mean, listed,
 from decurion_crds.v1alpha1.base import API_VERSION, MAX_SPEC_BYTES, MAX_SPEC_DEPTH, Model, Resource
 from decurion_crds.v1alpha1.fields import field_of, literals, model_at
 from decurion_crds.v1alpha1.llm import LLM
+from decurion_crds.v1alpha1.mcpserver import MCPServer
 from decurion_crds.v1alpha1.taskgraph import TaskGraph
 from decurion_crds.v1alpha1.taskgraphrun import TaskGraphRun
 from decurion_crds.v1alpha1.workerpool import WorkerPool
@@ -39,15 +40,15 @@ _FORMS: dict[str, str] = {
 """What to write for a pattern of the models."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
 
-KINDS: dict[str, type[LLM] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool]] = {
+KINDS: dict[str, type[LLM] | type[MCPServer] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool]] = {
     "LLM": LLM,
+    "MCPServer": MCPServer,
     "TaskGraph": TaskGraph,
     "TaskGraphRun": TaskGraphRun,
     "WorkerPool": WorkerPool,
 }
 LATER_KINDS: dict[str, str] = {
     "Agent": "use llm nodes",
-    "MCPServer": "use code nodes",
     "Approval": "end the graph where a person decides, and start another",
     "Skill": "put the text into system of an llm node",
 }
@@ -82,7 +83,7 @@ _DUE: dict[str, str] = {
 
 def parse_resource(
     obj: object, *, locate: Locate | None = None
-) -> tuple[LLM | TaskGraph | TaskGraphRun | WorkerPool | None, list[Finding]]:
+) -> tuple[LLM | MCPServer | TaskGraph | TaskGraphRun | WorkerPool | None, list[Finding]]:
     """The model of a resource of this API group, or None and why not.
 
     `obj` is the resource as JSON; members that are null count as absent. `locate` adds file, line and column to the
@@ -146,7 +147,9 @@ class _Reporter:
         self.findings.append(Finding(code, path, message, file=file, line=line, column=column, fix=fix))
 
 
-def _kind(obj: object, report: _Reporter) -> type[LLM] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool] | None:
+def _kind(
+    obj: object, report: _Reporter
+) -> type[LLM] | type[MCPServer] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool] | None:
     if not isinstance(obj, Mapping):
         report.add("KIND", (), f"a resource is an object with apiVersion and kind, and this is {_type_name(obj)}")
         return None

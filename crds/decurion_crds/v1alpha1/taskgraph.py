@@ -32,10 +32,11 @@ from decurion_crds.v1alpha1.base import (
     named,
     one_of,
 )
+from decurion_crds.v1alpha1.mcpserver import ToolName
 from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
 from decurion_crds.v1alpha1.needs import RUNS_A_GRAPH, Bindings, Needs
 
-BLOCKS = ("transform", "code", "llm", "graph", "map", "switch")
+BLOCKS = ("transform", "code", "tool", "llm", "graph", "map", "switch")
 """The fields of a node that say how it works; exactly one is set."""
 
 _INPUT_TEXT = (
@@ -170,6 +171,23 @@ class LlmBlock(Model):
     }
 
 
+class ToolBlock(Model):
+    """One call of a tool; what it gives is the node's output."""
+
+    server: ResourceName = Field(description="Name of the MCPServer.")
+    name: ToolName = Field(description="Name of the tool, one of those that the MCPServer lists.")
+    arguments: FreeObject = Field(
+        default_factory=dict,
+        description="Arguments of the call. Texts may hold {{ expression }} over the names of with; a text that is "
+        "exactly one {{ expression }} is its value.",
+    )
+    result: Expression | None = Field(
+        None,
+        description="Python expression over raw for the node's output, where raw.text is the text that came and "
+        "raw.value the value of the tool's output. Absent, the output is what the tool gives.",
+    )
+
+
 class Retry(Model):
     """Tries after the first one."""
 
@@ -203,7 +221,7 @@ def _source(value: object) -> object:
 
 
 class Node(Model):
-    """One step: with, output and writes are its contract; transform, code, llm, graph, map or switch says how."""
+    """One step: with, output and writes are its contract; transform, code, tool, llm, graph, map or switch says how."""
 
     name: Identifier = Field(description="Name, unique in its graph or template, as it occurs in expressions.")
     description: str | None = Field(None, max_length=MAX_DESCRIPTION, description="What the node is for.")
@@ -232,7 +250,8 @@ class Node(Model):
         None,
         description="What the node gives: a JSON Schema (2020-12, see docs), the name of a shared schema, or name → "
         "schema. "
-        "Default for llm {text: string}; inferred for transform, graph and map; required for code.",
+        "Default for llm {text: string}, for tool that of the tool; inferred for transform, graph and map; required "
+        "for code.",
     )
     writes: Expressions = Field(
         default_factory=dict,
@@ -244,7 +263,7 @@ class Node(Model):
         gt=0,
         le=604_800,
         description="Longest time of one try, in seconds. Default 1 for transform and switch, 30 for code, 600 for "
-        "llm; none for graph and map.",
+        "llm, that of the MCPServer for tool; none for graph and map.",
     )
     transform: Fields | None = Field(
         None,
@@ -255,6 +274,7 @@ class Node(Model):
         None,
         description="The output by Python source over the names of with; its last expression is the result.",
     )
+    tool: ToolBlock | None = Field(None, description="The output by one call of a tool.")
     llm: LlmBlock | None = Field(None, description="The output by one call of a model.")
     graph: GraphBlock | None = Field(None, description="The output by a template or another graph that runs once.")
     map: MapBlock | None = Field(None, description="The output by a template that runs for every item of a list.")
@@ -262,7 +282,6 @@ class Node(Model):
 
     rules = (one_of(*BLOCKS),)
     later: ClassVar[Mapping[str, str]] = {
-        "tool": "use code for what can be computed, or llm",
         "agent": "use llm, one node for each step",
         "loop": "write the rounds as nodes",
         "approval": "end the graph here and start another for the rest",

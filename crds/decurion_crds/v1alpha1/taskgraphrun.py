@@ -140,6 +140,7 @@ class RunUsage(Model):
     calls: int = Field(0, ge=0, description="Calls of models.")
     input_tokens: int = Field(0, ge=0, description="Tokens sent to models.")
     output_tokens: int = Field(0, ge=0, description="Tokens received from models.")
+    tool_calls: int = Field(0, ge=0, description="Calls of tools.")
 
 
 class TaskGraphRunStatus(Model):

@@ -3,7 +3,7 @@
 from decurion_worker.models.open import open_model
 from decurion_worker.models.openai import OpenAIModel
 from decurion_worker.models.port import ChatModel, ChatRequest, ChatResponse, FinishReason, Message, Usage
-from decurion_worker.models.retry import call_with_retries
+from decurion_worker.models.retry import call_with_retries, with_retries
 from decurion_worker.models.scripted import ScriptedModel
 from decurion_worker.models.structured import is_text, parse_output, repair_messages
 
@@ -21,4 +21,5 @@ __all__ = [
     "open_model",
     "parse_output",
     "repair_messages",
+    "with_retries",
 ]

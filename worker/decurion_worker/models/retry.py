@@ -1,13 +1,16 @@
-"""Trying a model call again after failures of transport. Design 04, "Attempt, failure, retry"."""
+"""Trying a call of a model or tool again after failures of transport. Design 04, "Attempt, failure, retry"."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from decurion_worker.errors import Transient
 from decurion_worker.models.port import ChatModel, ChatRequest, ChatResponse
+
+T = TypeVar("T")
 
 FIRST_WAIT = 1.0
 """Seconds before the second try; each further wait is twice as long, up to `LONGEST_WAIT`."""
@@ -30,10 +33,28 @@ async def call_with_retries(
     `on_attempt_failed` hears of each failure that is followed by another try. Raises the last failure, and whatever is
     not `Transient` at once.
     """
+    return await with_retries(
+        lambda: model.chat(request),
+        transient=transient,
+        rng=rng,
+        sleep=sleep,
+        on_attempt_failed=on_attempt_failed,
+    )
+
+
+async def with_retries(
+    call: Callable[[], Awaitable[T]],
+    *,
+    transient: int,
+    rng: random.Random,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    on_attempt_failed: Callable[[Transient], None] = lambda error: None,
+) -> T:
+    """What `call` gives, after at most `transient` further tries; otherwise as `call_with_retries`."""
     tries = 0
     while True:
         try:
-            return await model.chat(request)
+            return await call()
         except Transient as error:
             wanted = error.retry_after or 0.0
             if tries >= transient or wanted > LONGEST_RETRY_AFTER:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import LlmCall, Schema
 from decurion_crds.expressions import ExpressionFailed
-from decurion_worker.context import Execution
-from decurion_worker.errors import OutputInvalid, WorkError
+from decurion_worker.context import Execution, note_failure
+from decurion_worker.errors import OutputInvalid
 from decurion_worker.models import (
     ChatRequest,
     ChatResponse,
@@ -99,10 +99,3 @@ async def _ask(execution: Execution, call: LlmCall, request: ChatRequest) -> Cha
     )
     execution.charge(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
     return response
-
-
-def note_failure(execution: Execution, error: WorkError) -> None:
-    """Keep a failed attempt for its own record in the ledger."""
-    execution.failed_attempts.append(
-        {"class": error.klass, "code": error.code, "message": str(error), "model": execution.model}
-    )

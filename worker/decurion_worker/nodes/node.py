@@ -22,6 +22,7 @@ from decurion_worker.failure import Failure
 from decurion_worker.nodes.code import run_code
 from decurion_worker.nodes.llm import run_llm
 from decurion_worker.nodes.map import open_map
+from decurion_worker.nodes.tool import run_tool
 from decurion_worker.nodes.transform import run_transform
 
 
@@ -143,6 +144,8 @@ async def _block(execution: Execution, snapshot: dict[str, Json]) -> Json:
         return await run_transform(execution, node.transform, snapshot)
     if node.code is not None:
         return await run_code(execution, node.code, snapshot)
+    if node.tool is not None:
+        return await run_tool(execution, node.tool, snapshot)
     if node.llm is not None:
         return await run_llm(execution, node.llm, snapshot)
     raise OutputBroken(execution.path, [f"node kind {node.kind} has no block"])

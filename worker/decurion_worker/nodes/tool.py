@@ -1,0 +1,198 @@
+"""Node kind `tool`: one call of a tool, its arguments and result checked against the tool's schemas.
+
+A tool that reads only, or knows a repeated call by its key, is called again after a failure of transport as the node's
+`retry.transient` says. Any other call is an effect: that it is about to happen is in the log before it goes out, and
+what came of it before anything is made of that. Whether such a call was carried out must be known, or nothing goes on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import orjson
+
+from decurion_crds.canonical import Json
+from decurion_crds.compiled import Argument, Expr, Schema, Text, ToolCall
+from decurion_crds.errors import OutputMismatch, ValueRefused
+from decurion_crds.values import normalise
+from decurion_worker.context import Execution, note_failure
+from decurion_worker.errors import (
+    EffectInDoubt,
+    RateLimited,
+    ToolArgumentsInvalid,
+    ToolFailed,
+    ToolMisconfigured,
+    ToolRefused,
+    ToolResultInvalid,
+    ToolTimeout,
+    ToolUnavailable,
+)
+from decurion_worker.models import is_text, with_retries
+from decurion_worker.tools import ToolAnswer, ToolCaller
+
+INTENTS = 3
+"""How often an intent is said again that took too long to become durable."""
+
+
+async def run_tool(execution: Execution, call: ToolCall, snapshot: Mapping[str, Json]) -> Json:
+    """The node's output.
+
+    Raises `Transient` when the tries are used up, `ToolArgumentsInvalid`, `ToolFailed`, `ToolResultInvalid`,
+    `EffectInDoubt`, `Terminal` when nothing helps, `ExpressionFailed` when an expression does.
+    """
+    path = execution.path
+    arguments = await checked_arguments(execution, call, await _arguments(execution, call.arguments, snapshot))
+    answer = await call_tool(execution, call, path, arguments)
+    if answer.failed:
+        raise ToolFailed(path, call.name, answer.text)
+    value = tool_value(execution, call, answer)
+    if call.result is None:
+        return value
+    raw = {"raw": {"text": answer.text, "value": value}}
+    return (await execution.context.evaluate({"tool.result": call.result}, raw))["tool.result"]
+
+
+async def checked_arguments(execution: Execution, call: ToolCall, arguments: Json) -> dict[str, Json]:
+    """`arguments` in the types that the tool declares. Raises `ToolArgumentsInvalid`."""
+    try:
+        normal: dict[str, Json] = await execution.context.checked(call.input, arguments)
+    except OutputMismatch as error:
+        raise ToolArgumentsInvalid(execution.path, call.name, error.problems) from error
+    except ValueRefused as error:
+        raise ToolArgumentsInvalid(execution.path, call.name, [str(error)]) from error
+    return normal
+
+
+def tool_value(execution: Execution, call: ToolCall, answer: ToolAnswer) -> Json:
+    """The value of the tool's output: what came as such, or the text, as one JSON value where that is due.
+
+    Raises `ToolResultInvalid`.
+    """
+    schema = call.output
+    value = answer.value
+    if is_text(schema) and not (isinstance(value, dict) and value.keys() == {"text"}):
+        # Servers put a bare text into an object of their own choice as well.
+        value = {"text": answer.text}
+    elif value is None:
+        value = _json(execution, call, answer.text, schema)
+    try:
+        normal: Json = normalise(value, schema)
+        execution.context.validator(schema).check(normal)
+    except OutputMismatch as error:
+        raise _broken(execution, call, "; ".join(error.problems[:3])) from error
+    except ValueRefused as error:
+        raise _broken(execution, call, str(error)) from error
+    return normal
+
+
+def _json(execution: Execution, call: ToolCall, text: str, schema: Schema) -> Json:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        if not schema or schema.keys() == {"title"}:
+            return None
+        raise _broken(execution, call, f"it is a text and no JSON value ({error.msg})") from error
+
+
+def _broken(execution: Execution, call: ToolCall, why: str) -> ToolResultInvalid:
+    return ToolResultInvalid(
+        f"{execution.path}: what the tool {call.name} gave breaks its declared output: {why}; correct the output in "
+        f"the MCPServer {call.server}, or the server"
+    )
+
+
+async def _arguments(execution: Execution, tree: Argument, snapshot: Mapping[str, Json]) -> Json:
+    """The tree with its expressions and texts in place."""
+    exprs: dict[str, Expr] = {}
+    texts: dict[str, Text] = {}
+    _gather(tree, "tool.arguments", exprs, texts)
+    context = execution.context
+    values = await context.evaluate(exprs, snapshot) if exprs else {}
+    found = {name: await context.load(value, name=name) for name, value in values.items()}
+    found |= {name: await context.render(text, snapshot) for name, text in texts.items()}
+    return _filled(tree, "tool.arguments", found)
+
+
+def _gather(place: Argument, name: str, exprs: dict[str, Expr], texts: dict[str, Text]) -> None:
+    if place.expr is not None:
+        exprs[name] = place.expr
+    elif place.text is not None:
+        texts[name] = place.text
+    for below, inner in _below(place, name):
+        _gather(inner, below, exprs, texts)
+
+
+def _filled(place: Argument, name: str, found: Mapping[str, Json]) -> Json:
+    if place.expr is not None or place.text is not None:
+        return found[name]
+    if place.items is not None:
+        return [_filled(inner, below, found) for below, inner in _below(place, name)]
+    if place.fields is not None:
+        return {field: _filled(inner, f"{name}.{field}", found) for field, inner in place.fields.items()}
+    return place.value
+
+
+def _below(place: Argument, name: str) -> list[tuple[str, Argument]]:
+    items = [(f"{name}[{i}]", inner) for i, inner in enumerate(place.items or ())]
+    return items + [(f"{name}.{field}", inner) for field, inner in (place.fields or {}).items()]
+
+
+# ---------------------------------------------------------------------------- the call
+
+
+async def call_tool(execution: Execution, call: ToolCall, path: str, arguments: dict[str, Json]) -> ToolAnswer:
+    """What the tool gives, an effect at `path`; taken from the log where it was carried out before."""
+    server = await execution.context.tool_server(call.server)
+    if call.repeatable:
+        return await with_retries(
+            lambda: _once(execution, server, call, path, arguments),
+            transient=execution.node.retry.transient,
+            rng=random.Random(path),
+            on_attempt_failed=lambda error: note_failure(execution, error, tool=call.name),
+        )
+    journal = execution.journal
+    before = await journal.effect(path)
+    if before is not None and before.state == "done":
+        return ToolAnswer.from_json(before.answer)
+    if before is not None and before.state == "intended":
+        raise EffectInDoubt(path, call.name, call.server, "the runner that called it was lost")
+    return await with_retries(
+        lambda: _effect(execution, server, call, path, arguments),
+        transient=execution.node.retry.transient,
+        rng=random.Random(path),
+        on_attempt_failed=lambda error: note_failure(execution, error, tool=call.name),
+    )
+
+
+async def _once(
+    execution: Execution, server: ToolCaller, call: ToolCall, path: str, arguments: dict[str, Json]
+) -> ToolAnswer:
+    key = execution.journal.key(path)
+    execution.usage["toolCalls"] = execution.usage.get("toolCalls", 0) + 1
+    return await server.call(call.name, arguments, seconds=execution.node.timeout_seconds, key=key)
+
+
+async def _effect(
+    execution: Execution, server: ToolCaller, call: ToolCall, path: str, arguments: dict[str, Json]
+) -> ToolAnswer:
+    """One try of a call that must not be made twice. A failure is Transient only where nothing was carried out."""
+    journal = execution.journal
+    for _ in range(INTENTS):
+        if await journal.intend(path, server=call.server, tool=call.name, arguments=arguments):
+            break
+        await journal.undo(path, "the intent became durable too late")
+    else:
+        raise ToolUnavailable(f"{path}: the ledger is too slow for effects; try again later", sent=False)
+    try:
+        answer = await _once(execution, server, call, path, arguments)
+    except (ToolUnavailable, ToolTimeout) as error:
+        if error.sent:
+            raise EffectInDoubt(path, call.name, call.server, str(error)) from error
+        await journal.undo(path, str(error))
+        raise
+    except (RateLimited, ToolRefused, ToolMisconfigured) as error:
+        await journal.undo(path, str(error))
+        raise
+    await journal.settle(path, answer.to_json())
+    return answer

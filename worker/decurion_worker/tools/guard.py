@@ -1,0 +1,116 @@
+"""HTTP below the MCP library: what goes wrong with one request becomes the answer to that request.
+
+The library gives up a whole connection, with all calls in flight, when one of its requests fails; and it hides the
+status of an answer. Here each request gets its own answer: a JSON-RPC error whose data says what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.request import getproxies, proxy_bypass
+
+import httpx2
+import orjson
+
+from decurion_worker.models.status import MAX_SAID, retry_after
+
+CODE = -32099
+"""Of our own errors, within what JSON-RPC leaves to implementations."""
+KEY = "decurion.dev/transport"
+CONNECT_SECONDS = 10.0
+CONNECTIONS = 256
+MAX_BODY = 32 * 1024 * 1024
+
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+
+
+def open_http(url: str, headers: tuple[tuple[str, str], ...]) -> httpx2.AsyncClient:
+    """A client for the endpoint `url`, through a proxy where the environment names one for it."""
+    place = httpx2.URL(url)
+    proxies = getproxies()
+    proxy = proxies.get(place.scheme) or proxies.get("all")
+    if place.host in ("localhost", "127.0.0.1", "::1") or proxy_bypass(place.netloc.decode()):
+        proxy = None
+    limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=4.0)
+    return httpx2.AsyncClient(
+        transport=Guard(httpx2.AsyncHTTPTransport(proxy=proxy, limits=limits)),
+        headers=list(headers),
+        # Each call has its deadline from its caller.
+        timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
+    )
+
+
+class Guard(httpx2.AsyncBaseTransport):
+    """`inner`, whose failures and refusals of a call come back as JSON-RPC errors."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method != "POST":
+            return await self._inner.handle_async_request(request)
+        try:
+            response = await self._inner.handle_async_request(request)
+            if response.status_code < 300:
+                return response
+            body = await _first(response)
+        except httpx2.TransportError as error:
+            said = str(error) or type(error).__name__
+            return _told(request, {"sent": not isinstance(error, _NOT_SENT), "said": said})
+        lost = "mcp-session-id" in request.headers and (
+            response.status_code == 404 or (response.status_code == 400 and b"session" in body.lower())
+        )
+        if not lost and _is_error(body):
+            return httpx2.Response(200, headers={"content-type": "application/json"}, content=body, request=request)
+        told: dict[str, Any] = {"sent": True, "status": response.status_code, "said": _shown(body), "lost": lost}
+        if "location" in response.headers:
+            told["said"] = f"to {response.headers['location']}"
+        wait = retry_after(response.headers)
+        return _told(request, told | ({} if wait is None else {"wait": wait}))
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def _first(response: httpx2.Response) -> bytes:
+    """The body of an answer that is no success, as far as anybody reads it."""
+    found = b""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            async for chunk in response.aiter_bytes():
+                found += chunk
+                if len(found) > 64 * 1024:
+                    break
+    except TimeoutError:
+        pass
+    finally:
+        await response.aclose()
+    return found
+
+
+def _told(request: httpx2.Request, told: dict[str, Any]) -> httpx2.Response:
+    try:
+        call = orjson.loads(request.content)
+    except (orjson.JSONDecodeError, httpx2.RequestNotRead):
+        call = None
+    if not isinstance(call, dict) or "id" not in call:
+        return httpx2.Response(202, request=request)
+    error = {"code": CODE, "message": told["said"], "data": {KEY: told}}
+    body = orjson.dumps({"jsonrpc": "2.0", "id": call["id"], "error": error})
+    return httpx2.Response(200, headers={"content-type": "application/json"}, content=body, request=request)
+
+
+def _is_error(body: bytes) -> bool:
+    """Whether a body is a JSON-RPC error that the library can hand to its caller."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    error = found.get("error") if isinstance(found, dict) else None
+    return isinstance(error, dict) and isinstance(error.get("code"), int) and isinstance(error.get("message"), str)
+
+
+def _shown(body: bytes) -> str:
+    line = " ".join(body.decode("utf-8", "replace").split())
+    return line if len(line) <= MAX_SAID else line[:MAX_SAID] + "…"

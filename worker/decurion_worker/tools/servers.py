@@ -1,0 +1,75 @@
+"""From `MCPServer` resources to connections: one for each server and set of headers on a runner, opened when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from decurion_worker.errors import SecretInvalid, SecretMissing, ToolMisconfigured
+
+if TYPE_CHECKING:
+    from decurion_worker.tools.mcp import McpServer
+
+Headers = tuple[tuple[str, str], ...]
+SecretValues = Mapping[tuple[str, str], str]
+
+
+class ToolServers:
+    """The connections of one runner to tool servers, shared by all its runs."""
+
+    def __init__(self) -> None:
+        self._servers: dict[tuple[str, Headers], McpServer] = {}
+
+    def of(self, name: str, spec: Mapping[str, Any], *, secrets: SecretValues) -> McpServer:
+        """The server of the `MCPServer` resource `name`.
+
+        Raises `SecretMissing`, `SecretInvalid`, `ToolMisconfigured`.
+        """
+        headers = _headers(spec, secrets)
+        key = (spec["url"], headers)
+        found = self._servers.get(key)
+        if found is None:
+            found = self._servers[key] = open_server(name, spec, headers)
+        return found
+
+    async def aclose(self) -> None:
+        servers = list(self._servers.values())
+        self._servers.clear()
+        for server in servers:
+            await server.aclose()
+
+
+def open_server(name: str, spec: Mapping[str, Any], headers: Headers) -> McpServer:
+    """A server that connects with its first call. Raises `ToolMisconfigured` where the MCP library is not installed."""
+    try:
+        # The library takes a second to import: only runs that call tools pay for it.
+        from decurion_worker.tools.mcp import McpServer
+    except ModuleNotFoundError as error:
+        raise ToolMisconfigured(
+            f"MCPServer {name}: tools are called by the package {error.name}, which is not installed here; install "
+            "decurion[mcp]"
+        ) from error
+    return McpServer(name, spec["url"], headers)
+
+
+def _headers(spec: Mapping[str, Any], secrets: SecretValues) -> Headers:
+    found: list[tuple[str, str]] = []
+    token = (spec.get("auth") or {}).get("secretKeyRef")
+    if token is not None:
+        found.append(("authorization", f"Bearer {_secret(token, secrets, bare=True)}"))
+    for header in spec.get("headers") or ():
+        source = (header.get("valueFrom") or {}).get("secretKeyRef")
+        value = header.get("value", "") if source is None else _secret(source, secrets, bare=False)
+        found.append((header["name"].lower(), value))
+    return tuple(sorted(found))
+
+
+def _secret(ref: Mapping[str, str], secrets: SecretValues, *, bare: bool) -> str:
+    """The value of a Secret's entry as it can stand in a header; `bare`, without blanks in it."""
+    name, key = ref["name"], ref["key"]
+    if (name, key) not in secrets:
+        raise SecretMissing(name, key)
+    value = secrets[name, key].strip()
+    if not value or not value.isascii() or not value.isprintable() or (bare and " " in value):
+        raise SecretInvalid(name, key)
+    return value
