@@ -53,6 +53,12 @@ LATER_KINDS: dict[str, str] = {
     "Skill": "put the text into system of an llm node",
 }
 
+_NAMED: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "TaskGraph": (("nodes", "node"), ("state", "channel"), ("templates", "template")),
+    "MCPServer": (("tools", "tool"), ("headers", "header")),
+}
+"""Lists of a spec, and of its templates, whose items have names, with the noun for one."""
+
 MAX_FAULTS = 200
 """Faults of one resource that are told one by one."""
 
@@ -329,15 +335,15 @@ def _unsafe_values(spec: object, report: _Reporter) -> None:
 
 
 def _duplicate_names(obj: Mapping[str, Any], report: _Reporter) -> None:
-    if obj.get("kind") != "TaskGraph" or not isinstance(obj.get("spec"), Mapping):
+    kind, spec = obj.get("kind"), obj.get("spec")
+    if kind not in _NAMED or not isinstance(spec, Mapping):
         return
-    spec = obj["spec"]
     scopes: list[tuple[Place, Mapping[str, Any]]] = [(("spec",), spec)]
     templates = spec.get("templates")
     if isinstance(templates, list):
         scopes += [(("spec", "templates", i), scope) for i, scope in enumerate(templates) if isinstance(scope, Mapping)]
     for base, scope in scopes:
-        for field, noun in (("nodes", "node"), ("state", "channel"), ("templates", "template")):
+        for field, noun in _NAMED[kind]:
             for place, name in _repeated(scope.get(field), (*base, field)):
                 report.add("DUPLICATE-NAME", place, f'there is already a {noun} "{name}" here; rename one of them')
 
