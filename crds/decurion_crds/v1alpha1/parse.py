@@ -343,7 +343,7 @@ def _duplicate_names(obj: Mapping[str, Any], report: _Reporter) -> None:
     if isinstance(templates, list):
         scopes += [(("spec", "templates", i), scope) for i, scope in enumerate(templates) if isinstance(scope, Mapping)]
     for base, scope in scopes:
-        for field, noun in _NAMED[kind]:
+        for field, noun in _NAMED[str(kind)]:
             for place, name in _repeated(scope.get(field), (*base, field)):
                 report.add("DUPLICATE-NAME", place, f'there is already a {noun} "{name}" here; rename one of them')
 
