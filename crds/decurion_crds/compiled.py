@@ -20,6 +20,8 @@ Schema = dict[str, Any]
 
 NodeKind = Literal["transform", "code", "tool", "llm", "map", "graph", "switch"]
 OnFailure = Literal["fail", "skip", "otherwise"]
+MergeRule = Literal["replace", "append", "union", "sum", "min", "max", "mergeByKey"]
+Prefer = Literal["first", "last", "error"]
 
 
 FINALLY = "finally"
@@ -241,9 +243,14 @@ class Node(_Compiled):
 
 
 class Channel(_Compiled):
+    """A channel. `key` and `prefer` belong to `mergeByKey`; `order` holds the writers that come first in merging."""
+
     name: str
     schema_: Schema = Field(alias="schema")
-    merge: Literal["replace", "append"] = "replace"
+    merge: MergeRule = "replace"
+    key: str = Field("", exclude_if=lambda value: not value)
+    prefer: Prefer = Field("first", exclude_if=lambda value: value == "first")
+    order: tuple[str, ...] = Field((), exclude_if=lambda value: not value)
     initial: Json = None
 
 

@@ -5,7 +5,8 @@ DecurionError                    every exception raised on purpose, in any packa
     ├── CompileFailed            (findings.py) a manifest or graph has findings of severity error
     ├── SchemaRefused            a schema is invalid, does not resolve, or is not supported
     ├── ValueRefused             a value is no JSON that every part of the system reads alike
-    └── OutputMismatch           a value breaks its schema
+    ├── OutputMismatch           a value breaks its schema
+    └── MergeRefused             what several nodes wrote to one channel cannot be merged
 """
 
 from __future__ import annotations
@@ -66,3 +67,7 @@ class OutputMismatch(InputError):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
         self.problems = list(problems)
+
+
+class MergeRefused(InputError):
+    """What several nodes wrote to one channel has no value by the channel's merge rule. The text names the writers."""

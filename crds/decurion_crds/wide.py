@@ -57,16 +57,37 @@ class ItemRef:
         return f"ItemRef({self.number} of {self.list!r})"
 
 
-class Appended:
-    """Lists behind one another, of which one at least is kept elsewhere."""
+class Merged:
+    """What a rule makes of lists of which one at least is kept elsewhere: whoever reads it works it out.
 
-    __slots__ = ("parts",)
+    `parts` are the lists with who wrote them, in the order of merging; for the rules see `merging`.
+    """
 
-    def __init__(self, parts: tuple[list[Json] | ListRef, ...]) -> None:
+    __slots__ = ("channel", "key", "parts", "prefer", "rule")
+
+    def __init__(
+        self, channel: str, rule: str, key: str, prefer: str, parts: tuple[tuple[str, list[Json] | ListRef], ...]
+    ) -> None:
+        self.channel = channel
+        self.rule = rule
+        self.key = key
+        self.prefer = prefer
         self.parts = parts
 
-    def __reduce__(self) -> tuple[type[Appended], tuple[tuple[list[Json] | ListRef, ...]]]:
-        return Appended, (self.parts,)
+    def __reduce__(self) -> tuple[type[Merged], tuple[Any, ...]]:
+        return Merged, (self.channel, self.rule, self.key, self.prefer, self.parts)
+
+
+class Unmerged:
+    """What a rule refuses to merge: whoever reads it is told why."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[Unmerged], tuple[str]]:
+        return Unmerged, (self.why,)
 
 
 class WideDict(dict[str, Json]):
@@ -82,7 +103,7 @@ class WideList(list[Json]):
 
 
 _DEEPEST = 250
-_WIDE = frozenset({ListRef, ItemRef, Appended, WideDict, WideList})
+_WIDE = frozenset({ListRef, ItemRef, Merged, Unmerged, WideDict, WideList})
 
 
 def has_refs(value: object) -> bool:
@@ -110,9 +131,9 @@ def mark(value: Json, depth: int = 0) -> Json:
     return value
 
 
-def refs_in(value: Json) -> Iterator[ListRef | ItemRef | Appended]:
+def refs_in(value: Json) -> Iterator[ListRef | ItemRef | Merged]:
     """The references in a marked value, in order."""
-    if isinstance(value, ListRef | ItemRef | Appended):
+    if isinstance(value, ListRef | ItemRef | Merged):
         yield value
     elif isinstance(value, WideDict):
         for member in value.values():
@@ -128,8 +149,8 @@ def wide_bytes(value: Json) -> int:
     for ref in refs_in(value):
         if isinstance(ref, ListRef):
             total += ref.bytes
-        elif isinstance(ref, Appended):
-            total += sum(part.bytes for part in ref.parts if isinstance(part, ListRef))
+        elif isinstance(ref, Merged):
+            total += sum(part.bytes for _, part in ref.parts if isinstance(part, ListRef))
     return total
 
 

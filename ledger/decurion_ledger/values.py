@@ -19,10 +19,22 @@ from typing import Any, NamedTuple
 import orjson
 
 from decurion_crds.canonical import Json, canonical, digest, merkle_root
-from decurion_crds.wide import Appended, ItemRef, ListRef, WideDict, WideList, has_refs, mark, wide_bytes
+from decurion_crds.errors import MergeRefused
+from decurion_crds.wide import (
+    ItemRef,
+    ListRef,
+    Merged,
+    Unmerged,
+    WideDict,
+    WideList,
+    has_refs,
+    mark,
+    wide_bytes,
+)
 from decurion_ledger.errors import BlobCorrupt, NotFound, NotJson, ValueMissing, ValueTooWide
 from decurion_ledger.layout import blob_key
 from decurion_ledger.lists import CHUNK, FOLDED, LIST_LIMIT, ListBuilder, decode, folded_ref, stored_ref, unfolded
+from decurion_ledger.merges import merged
 from decurion_ledger.patience import REPEATED_WHEN_OPEN, Clock, Patience, SystemClock, patiently
 from decurion_ledger.stores.port import Store
 
@@ -224,25 +236,19 @@ class Values:
         """
         builder = ListBuilder()
         async for items in self.chunks(ref):
-            await self._extend(builder, await change(items))
+            await self.extend(builder, await change(items))
         return await self.finish(builder)
 
-    async def appended(self, value: Appended) -> ListRef | list[Json]:
-        """One list of the parts."""
-        builder = ListBuilder()
-        for part in value.parts:
-            if isinstance(part, ListRef):
-                async for items in self.chunks(part):
-                    await self._extend(builder, items)
-            else:
-                await self._extend(builder, part)
-        return await self.finish(builder)
-
-    async def _extend(self, builder: ListBuilder, items: list[Json]) -> None:
+    async def extend(self, builder: ListBuilder, items: Iterable[Json]) -> None:
+        """Add items, and store what is finished of the list."""
         for item in items:
             form = form_of(item, builder.blobs)
             builder.add(hash=bytes.fromhex(form.hash), stored=form.stored, size=form.size, folded=len(form.folded))
         await self.flush(builder)
+
+    def identity(self, item: Json) -> bytes:
+        """The same for equal items, and for no others."""
+        return bytes.fromhex(form_of(item, {}).hash)
 
     async def flush(self, builder: ListBuilder) -> None:
         """Store what a builder has finished."""
@@ -265,7 +271,9 @@ class Values:
         return await patiently(lambda: unpack(self._store, envelope, name), patience=self._patience, clock=self._clock)
 
     async def load(self, value: Json, *, limit: int = LOAD_LIMIT) -> Json:
-        """`value` with all its lists in memory. Raises `ValueTooWide` when they take more than `limit` bytes."""
+        """`value` with all its lists in memory. Raises `ValueTooWide` when they take more than `limit` bytes, and
+        `MergeRefused`.
+        """
         if not has_refs(value):
             return value
         if (size := wide_bytes(value)) > limit:
@@ -278,8 +286,10 @@ class Values:
                 return [await self._loaded(item) async for items in self.chunks(value) for item in items]
             case ItemRef():
                 return await self._loaded(await self.item(value))
-            case Appended():
-                return await self._loaded(await self.appended(value))
+            case Merged():
+                return await self._loaded(await merged(self, value))
+            case Unmerged():
+                raise MergeRefused(value.why)
             case WideDict():
                 return {key: await self._loaded(member) for key, member in value.items()}
             case WideList():
@@ -288,14 +298,16 @@ class Values:
                 return value
 
     async def near(self, value: Json) -> Json:
-        """`value` with its items of wide lists, and lists that were appended, as values of their own; wide lists
-        stay references.
+        """`value` with its items of wide lists, and lists that are merged, as values of their own; wide lists stay
+        references. Raises `MergeRefused`.
         """
         match value:
             case ItemRef():
                 return await self.item(value)
-            case Appended():
-                return await self.appended(value)
+            case Merged():
+                return await merged(self, value)
+            case Unmerged():
+                raise MergeRefused(value.why)
             case WideDict():
                 return mark({key: await self.near(member) for key, member in value.items()})
             case _:

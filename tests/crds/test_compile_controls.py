@@ -256,7 +256,7 @@ def test_otherwise_keeps_a_skip_from_spreading_so_it_says_nothing_of_what_follow
         """
     assert told(checker, spec) == [
         "nodes.w.writes.out [WRITE-RACE] late and w write out in no order, so the result depends on time; order them "
-        "by after, or declare merge: append for the channel"
+        "by after"
     ]
 
 
@@ -683,7 +683,7 @@ REFUSED: dict[str, tuple[str, tuple[str, str], list[str]]] = {
         ("nodes: [x]}], default: [w]", "nodes: [x, w]}]"),
         [
             "nodes.w.writes.answer [WRITE-RACE] x and w write answer in no order, so the result depends on time; order "
-            "them by after, or declare merge: append for the channel",
+            "them by after",
             "output.text [EXPR-NONE] state.answer may be None here; write (state.answer or …), or … if state.answer "
             "is not None else …",
         ],

@@ -151,7 +151,8 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         """,
         "WRITE-RACE",
         "4:52 nodes.b.writes.total",
-        "a and b write total in no order, so the result depends on time; order them by after, or declare merge: append",
+        "a and b write total in no order, so the result depends on time; order them by after, "
+        "or declare merge: sum, min or max for the channel",
     ),
     "reader unordered with writers": (
         """

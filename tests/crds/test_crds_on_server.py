@@ -328,7 +328,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "spec.nodes[4].switch.cases[0].nodes: Required value",
     ),
     "word of onFailure": (changed(VALID["graph"], "nodes.5.onFailure", "ignore"), 'Unsupported value: "ignore"'),
-    "enum": (changed(VALID["graph"], "state.0.merge", "union"), 'Unsupported value: "union"'),
     "zero seconds": (changed(VALID["graph"], "nodes.2.timeoutSeconds", 0), "spec.nodes[2].timeoutSeconds"),
     "form of a URL": (changed(VALID["openai"], "endpoint", "ftp://x"), "spec.endpoint"),
     "openai without endpoint": (

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decurion_crds.canonical import canonical
-from decurion_crds.wide import Appended, ItemRef, ListRef, mark
+from decurion_crds.wide import ItemRef, ListRef, Merged, mark
 from decurion_ledger import Values, open_store, pack, unpack, vhash
 from decurion_ledger.errors import BlobCorrupt, NotJson, Unavailable, ValueMissing, ValueTooWide
 from decurion_ledger.layout import blob_key
+from decurion_ledger.merges import merged
 from decurion_ledger.patience import Patience
 from decurion_ledger.stores import Counted, MemoryStore
 from faulty import Fault, Faulty, SteppedClock
@@ -270,7 +271,7 @@ async def numbers(items: list) -> list:
 async def test_lists_are_appended_and_rebuilt_chunk_by_chunk_to_what_they_would_be_whole() -> None:
     values = Values(open_store("memory://wide-append"), RUN)
     (ref,) = (await values.keep([WIDE])).values
-    both = await values.appended(Appended((ref, [1, 2], ref)))
+    both = await merged(values, Merged("rows", "append", "", "first", (("a", ref), ("b", [1, 2]), ("c", ref))))
     assert vhash(both) == vhash([*WIDE, 1, 2, *WIDE])
     assert await values.rebuilt(ref, same) == ref
     narrow = await values.rebuilt(ref, numbers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import CompiledGraph, Expr, Node, Schema, Scope, Text
+from decurion_crds.errors import MergeRefused
 from decurion_crds.expressions import Evaluator, ExpressionFailed
 from decurion_crds.secrets import secret_entries
 from decurion_crds.values import Validator, normalise
@@ -113,13 +114,17 @@ class RunContext:
     ) -> dict[str, Json]:
         """The values of expressions by name; wide lists that they only hand on stay references.
 
-        Raises `ExpressionFailed`, also for a list too wide to load.
+        Raises `ExpressionFailed`, also for a list too wide to load, and for a channel whose writes cannot be merged.
         """
         if not wide.touches(exprs, env):
             return await self.evaluator.expressions(exprs, env, seconds=seconds)
         bare = {name: expr for name, expr in exprs.items() if expr.path is not None}
         rest = {name: expr for name, expr in exprs.items() if expr.path is None}
-        values = await self.evaluator.expressions(bare, await wide.handed_on(self.values, bare, env))
+        try:
+            near = await wide.handed_on(self.values, bare, env)
+        except MergeRefused as error:
+            raise ExpressionFailed(str(error), name=next(iter(bare))) from error
+        values = await self.evaluator.expressions(bare, near)
         values |= await self.evaluator.expressions(rest, await self._in_place(rest, env), seconds=seconds)
         return {name: values[name] for name in exprs}
 
@@ -132,7 +137,7 @@ class RunContext:
         """`value` with its wide lists in memory. Raises `ExpressionFailed` for what is too wide."""
         try:
             return await self.values.load(value)
-        except ValueTooWide as error:
+        except (ValueTooWide, MergeRefused) as error:
             raise ExpressionFailed(str(error), name=name) from error
 
     async def _in_place(self, exprs: Mapping[str, Expr], env: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -141,7 +146,7 @@ class RunContext:
             return env
         try:
             return await wide.resolved(self.values, exprs, env)
-        except ValueTooWide as error:
+        except (ValueTooWide, MergeRefused) as error:
             raise ExpressionFailed(str(error), name=next(iter(exprs))) from error
 
     async def checked(self, schema: Schema, value: Json) -> Json:

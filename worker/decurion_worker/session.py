@@ -27,7 +27,6 @@ from decurion_ledger import (
     Record,
     Values,
     final_state_hash,
-    vhash,
 )
 from decurion_ledger.errors import (
     BlobCorrupt,
@@ -47,6 +46,7 @@ from decurion_worker.notes import Notes
 from decurion_worker.projection import RunFacts, project
 from decurion_worker.records import given_up, join_record, scope_ended
 from decurion_worker.timers import Timers
+from decurion_worker.wide import channel_hash
 
 log = logging.getLogger(__name__)
 
@@ -539,7 +539,7 @@ class RunSession:
         return {"worker": self._driver, "at": self._stamp()}
 
     async def _closing(self, close: Close) -> Record:
-        channels = {name: vhash(await self._values.near(value)) for name, value in self.engine.channels().items()}
+        channels = {name: await channel_hash(self._values, value) for name, value in self.engine.channels().items()}
         state = final_state_hash(self.engine.leaves(), channels, close.output_hash)
         envelope: dict[str, Json] = {
             "run": self.run,

@@ -12,11 +12,11 @@ from typing import Any
 
 from decurion_crds.canonical import Json, canonical
 from decurion_crds.compiled import Expr, Schema
-from decurion_crds.errors import OutputMismatch
+from decurion_crds.errors import MergeRefused, OutputMismatch
 from decurion_crds.expressions.wide import stand_in
 from decurion_crds.values import Validator, normalise
-from decurion_crds.wide import Appended, ItemRef, ListRef, WideDict, has_refs, mark, refs_in
-from decurion_ledger import Values
+from decurion_crds.wide import ItemRef, ListRef, Merged, Unmerged, WideDict, has_refs, mark, refs_in
+from decurion_ledger import Values, vhash
 
 MAX_ITEM = 1024 * 1024
 MAX_LIST = 1024 * 1024 * 1024
@@ -83,7 +83,7 @@ async def _resolve(
     place = seen
     for i, step in enumerate(steps):
         value = place.get(step)
-        if isinstance(value, ItemRef | Appended):
+        if isinstance(value, ItemRef | Merged | Unmerged):
             value = place[step] = await values.near(value)
         if i == len(steps) - 1:
             if whole and has_refs(value):
@@ -219,3 +219,11 @@ def item_fault(items: Sequence[Json]) -> str | None:
 
 def too_large(number: int) -> str:
     return f"item {number} is larger than 1 MiB; split it"
+
+
+async def channel_hash(values: Values, value: Json) -> str:
+    """The value hash of a channel; of why it has none, where its writes cannot be merged and nothing read it."""
+    try:
+        return vhash(await values.near(value))
+    except MergeRefused as refused:
+        return vhash({"refused": str(refused)})

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from decurion_crds.compile.digest import node_digest, scope_digest
-from decurion_crds.compile.draft import SCOPE_NAMES, GraphDraft, NodeDraft, ScopeDraft, Site, Use
+from decurion_crds.compile.draft import SCOPE_NAMES, ChannelDraft, GraphDraft, NodeDraft, ScopeDraft, Site, Use
 from decurion_crds.compile.infer import Typed
 from decurion_crds.compile.order import Order
 from decurion_crds.compile.refs import OWN, Env, inside, instance_name
 from decurion_crds.compiled import (
+    Channel,
     CompiledGraph,
     Expr,
     GraphBlock,
@@ -83,10 +84,7 @@ class _Assembly:
             return self._done[name]
         order = self._orders[draft.name]
         nodes = tuple(self._node(draft, node, order, env) for node in draft.nodes.values())
-        channels = [
-            {"name": c.name, "schema": c.schema, "merge": c.merge, "initial": c.initial}
-            for c in draft.channels.values()
-        ]
+        channels = [_channel(channel) for channel in draft.channels.values()]
         scope = Scope.model_validate(
             {
                 "inputSchema": draft.input,
@@ -164,6 +162,19 @@ def _seconds(draft: NodeDraft) -> float:
     if draft.tool is not None and draft.tool.tool is not None:
         return draft.tool.tool.seconds
     return TIMEOUTS[draft.kind]
+
+
+def _channel(draft: ChannelDraft) -> Channel:
+    merge = draft.merge
+    return Channel(
+        name=draft.name,
+        schema=draft.schema,
+        merge=merge.rule,
+        key=merge.key or "",
+        prefer=merge.prefer or "first",
+        order=tuple(merge.order),
+        initial=draft.initial,
+    )
 
 
 def _exprs(sites: Mapping[str, Site]) -> dict[str, Expr]:

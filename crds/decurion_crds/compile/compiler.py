@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from decurion_crds.compile.assemble import assemble
+from decurion_crds.compile.channels import check_orders
 from decurion_crds.compile.draft import GraphDraft
 from decurion_crds.compile.effects import check_races, check_reachable, check_unused
 from decurion_crds.compile.infer import infer
@@ -68,6 +69,7 @@ def compile_graph(
     check_templates(graph, draft, report)
     check_resources(draft, report)
     for name, scope in draft.scopes.items():
+        check_orders(scope, report)
         check_races(scope, orders[name], report)
         check_reachable(scope, orders[name], report)
         check_unused(scope, report)

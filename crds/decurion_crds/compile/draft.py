@@ -12,7 +12,7 @@ from decurion_crds.compile.tools import ToolDraft
 from decurion_crds.compiled import NodeKind, Schema, Text
 from decurion_crds.expressions.code import ParsedCode
 from decurion_crds.expressions.syntax import Parsed
-from decurion_crds.v1alpha1 import LLM, MCPServer, Node
+from decurion_crds.v1alpha1 import LLM, MCPServer, Merge, Node
 
 View: TypeAlias = Literal["scope", "work", "item", "writes"]
 """Which names an expression sees: those of the scope (`input nodes state run`), those of the node's `with`, those of
@@ -47,7 +47,7 @@ class ChannelDraft:
     name: str
     spot: Spot
     schema: Schema
-    merge: Literal["replace", "append"]
+    merge: Merge
     initial: Json
 
 

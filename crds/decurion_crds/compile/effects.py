@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from itertools import combinations
 
+from decurion_crds.compile.channels import fitting_rules
 from decurion_crds.compile.draft import NodeDraft, ScopeDraft
 from decurion_crds.compile.order import Order, channels_read, writers
 from decurion_crds.compile.report import Report
+from decurion_crds.findings import listed
 
 
 def check_races(scope: ScopeDraft, order: Order, report: Report) -> None:
@@ -15,14 +17,16 @@ def check_races(scope: ScopeDraft, order: Order, report: Report) -> None:
     for channel in scope.channels.values():
         names = writers(scope, channel.name)
         raced: set[tuple[str, str]] = set()
-        if channel.merge == "replace":
+        if channel.merge.rule == "replace":
             for first, second in combinations(names, 2):
                 if order.unordered(first, second):
                     raced |= {(first, second), (second, first)}
                     spot = scope.nodes[second].spot.below("writes", channel.name)
+                    rules = fitting_rules(channel.schema)
+                    merge = f", or declare merge: {listed(rules, last='or')} for the channel" if rules else ""
                     message = (
                         f"{first} and {second} write {channel.name} in no order, so the result depends on time; order "
-                        "them by after, or declare merge: append for the channel"
+                        f"them by after{merge}"
                     )
                     report.add("WRITE-RACE", spot, message)
         for node in scope.nodes.values():

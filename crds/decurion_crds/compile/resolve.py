@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from decurion_crds.compile.channels import channel_draft
 from decurion_crds.compile.draft import (
     SCOPE_NAMES,
     VALUE,
@@ -25,7 +27,7 @@ from decurion_crds.compiled import SWITCH_OUTPUT, NodeKind, Schema
 from decurion_crds.errors import OutputMismatch, SchemaRefused, ValueRefused
 from decurion_crds.expressions.code import parse_code
 from decurion_crds.expressions.errors import ExpressionRefused, Problem, shifted
-from decurion_crds.expressions.shapes import ANY, branches, settled
+from decurion_crds.expressions.shapes import ANY, settled
 from decurion_crds.expressions.syntax import parse_expression
 from decurion_crds.expressions.text import parse_text
 from decurion_crds.expressions.words import FUNCTIONS
@@ -122,19 +124,16 @@ class _Resolver:
 
     def _channel(self, channel: Channel, spot: Spot) -> ChannelDraft:
         schema = self._schema(channel.schema_, spot.below("schema"))
-        initial = channel.initial
-        if channel.merge == "append":
-            if any(branch.get("type", "array") != "array" for branch in branches(schema)):
-                self._report.add("SCHEMA", spot.below("schema"), "merge: append joins lists; declare type: array")
-                schema = ANY
-            initial = [] if initial is None else initial
-        if initial is not None:
-            try:
-                initial = normalise(initial, schema)
-                Validator(schema).check(initial)
-            except (OutputMismatch, ValueRefused) as error:
-                self._report.add("FIELD-VALUE", spot.below("initial"), f"it breaks the channel's schema: {error}")
-        return ChannelDraft(channel.name, spot, schema, channel.merge, initial)
+        draft = channel_draft(channel, schema, spot, self._report)
+        if channel.initial is None:
+            return draft
+        try:
+            initial = normalise(channel.initial, draft.schema)
+            Validator(draft.schema).check(initial)
+        except (OutputMismatch, ValueRefused) as error:
+            self._report.add("FIELD-VALUE", spot.below("initial"), f"it breaks the channel's schema: {error}")
+            return draft
+        return replace(draft, initial=initial)
 
     def _node(self, node: Node, spot: Spot, scope: ScopeDraft, known: list[str]) -> NodeDraft:
         kind = next(kind for kind in _KINDS if getattr(node, kind) is not None)

@@ -14,6 +14,7 @@ from decurion_crds.v1alpha1.base import (
     Resource,
     SecretKeyRef,
 )
+from decurion_crds.v1alpha1.channel import Channel, Merge
 from decurion_crds.v1alpha1.llm import LLM, LLMLimits, LLMSpec, LLMStatus, Scripted, ScriptedReply
 from decurion_crds.v1alpha1.mcpserver import (
     Header,
@@ -28,7 +29,6 @@ from decurion_crds.v1alpha1.parse import KINDS, Locate, Place, parse_resource, p
 from decurion_crds.v1alpha1.taskgraph import (
     BLOCKS,
     Case,
-    Channel,
     GraphBlock,
     GraphFinding,
     ItemsFrom,
@@ -103,6 +103,7 @@ __all__ = [
     "MCPServerSpec",
     "MCPServerStatus",
     "MapBlock",
+    "Merge",
     "Model",
     "Node",
     "NodePhase",

@@ -240,6 +240,8 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
         return "FIELD-MISSING", place[:-1], f"{place[-1]} is missing; add it{about}", None
     if kind == "literal_error":
         return _no_member(literals(model, place), found, place)
+    if kind == "member":
+        return _no_member(context["members"], found, place)
     if kind in _DUE:
         quote = UNQUOTED if kind == "string_type" and isinstance(found, bool | int | float) else ""
         quote = quote or f"; {_remedy(_DUE[kind], found, model_at(model, place))}"

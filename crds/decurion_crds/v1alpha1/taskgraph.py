@@ -32,6 +32,7 @@ from decurion_crds.v1alpha1.base import (
     named,
     one_of,
 )
+from decurion_crds.v1alpha1.channel import Channel
 from decurion_crds.v1alpha1.mcpserver import ToolName
 from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
 from decurion_crds.v1alpha1.needs import RUNS_A_GRAPH, Bindings, Needs
@@ -291,25 +292,6 @@ class Node(Model):
         "sensitive": "remove it, and keep such values out of the graph",
         "assurance": "remove it",
         "limits": "use timeoutSeconds",
-    }
-
-
-class Channel(Model):
-    """A value that several nodes may write."""
-
-    name: Identifier = Field(description="Name, as in state.NAME.")
-    schema_: Schema = Field(description="JSON Schema of the value (2020-12, see docs), or the name of a shared schema.")
-    merge: Literal["replace", "append"] = Field(
-        "replace",
-        description="What several writes make: replace keeps the last one and needs ordered writers; append joins "
-        "lists in "
-        "the order of the file. Default replace.",
-    )
-    initial: Free = Field(None, description="Value before the first write. Default [] for append, absent for replace.")
-
-    later: ClassVar[Mapping[str, str]] = {
-        "scope": "remove it; a channel lives as long as its run",
-        "assurance": "remove it",
     }
 
 
