@@ -43,6 +43,7 @@ _SUBJECTS = {
     "order": "Order and channels",
     "maps": "Maps and templates",
     "llms": "LLM",
+    "tools": "MCPServer and tools",
     "runs": "TaskGraphRun",
     "pools": "WorkerPool",
 }

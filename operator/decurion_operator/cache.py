@@ -145,7 +145,8 @@ def _links(resource: Resource) -> frozenset[Key]:
     if kind == "TaskGraph":
         named = uses(resource.spec)
         llms = (Key("LLM", namespace, name) for name in named.llms | named.bound)
-        return frozenset({*llms, *(Key(kind, namespace, ref) for ref, _ in named.graphs)})
+        servers = (Key("MCPServer", namespace, name) for name in named.servers)
+        return frozenset({*llms, *servers, *(Key(kind, namespace, ref) for ref, _ in named.graphs)})
     return frozenset(Key("Secret", namespace, name) for name, _ in secret_refs(resource.spec))
 
 

@@ -18,17 +18,21 @@ _RUN_A_GRAPH = ("graph", "map", "loop")
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Names of what a graph's closure needs: LLMs by the names that a run's overrides swap, and other TaskGraphs."""
+    """Names of what a graph's closure needs: LLMs by the names that a run's overrides swap, other TaskGraphs, and
+    MCPServers.
+    """
 
     llms: frozenset[str] = frozenset()
     graphs: frozenset[str] = frozenset()
+    servers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What one spec names: LLMs, and other graphs with what they are bound to."""
+    """What one spec names: LLMs, MCPServers, and other graphs with what they are bound to."""
 
     llms: frozenset[str] = frozenset()
+    servers: frozenset[str] = frozenset()
     graphs: tuple[tuple[str, Mapping[str, str]], ...] = ()
     needs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -40,11 +44,15 @@ class Uses:
 def uses(spec: Mapping[str, Any]) -> Uses:
     """What a spec names in its own nodes and those of its templates. What is no name is for the compiler to say."""
     llms: set[str] = set()
+    servers: set[str] = set()
     graphs: list[tuple[str, Mapping[str, str]]] = []
     for node in _nodes(spec):
         llm = node.get("llm")
         if isinstance(llm, Mapping) and isinstance(llm.get("ref"), str):
             llms.add(llm["ref"])
+        tool = node.get("tool")
+        if isinstance(tool, Mapping) and isinstance(tool.get("server"), str):
+            servers.add(tool["server"])
         for kind in _RUN_A_GRAPH:
             block = node.get(kind)
             if isinstance(block, Mapping) and isinstance(block.get("ref"), str):
@@ -52,13 +60,14 @@ def uses(spec: Mapping[str, Any]) -> Uses:
                 given = bind.items() if isinstance(bind, Mapping) else ()
                 graphs.append((block["ref"], {k: v for k, v in given if isinstance(v, str)}))
     needs = spec.get("needs")
-    return Uses(frozenset(llms), tuple(graphs), needs if isinstance(needs, Mapping) else {})
+    return Uses(frozenset(llms), frozenset(servers), tuple(graphs), needs if isinstance(needs, Mapping) else {})
 
 
 def reach(name: str, spec: Mapping[str, Any], look: Callable[[str], Mapping[str, Any] | None]) -> Reach:
     """What the graph `name` needs; `look` gives the spec of another graph, None where there is none."""
     llms: set[str] = set()
     graphs: set[str] = set()
+    servers: set[str] = set()
     known = {name: uses(spec)}
     due: deque[tuple[str, tuple[tuple[str, str], ...]]] = deque([(name, ())])
     seen = set(due)
@@ -66,6 +75,7 @@ def reach(name: str, spec: Mapping[str, Any], look: Callable[[str], Mapping[str,
         graph, bound = due.popleft()
         env, here = dict(bound), known[graph]
         llms |= {env.get(ref, ref) for ref in here.llms}
+        servers |= here.servers
         for ref, bind in here.graphs:
             if ref not in known:
                 graphs.add(ref)
@@ -77,7 +87,7 @@ def reach(name: str, spec: Mapping[str, Any], look: Callable[[str], Mapping[str,
             if inner not in seen and len(seen) <= MAX_INSTANCES:
                 seen.add(inner)
                 due.append(inner)
-    return Reach(frozenset(llms), frozenset(graphs))
+    return Reach(frozenset(llms), frozenset(graphs), frozenset(servers))
 
 
 def _nodes(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -20,7 +20,8 @@ from decurion_crds.compile import Checker, Module, compile_graph
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.errors import DecurionError
 from decurion_crds.findings import Finding
-from decurion_crds.v1alpha1 import API_VERSION, LLM, TaskGraph, parse_resource
+from decurion_crds.secrets import secret_entries
+from decurion_crds.v1alpha1 import API_VERSION, LLM, MCPServer, TaskGraph, parse_resource
 from decurion_operator.cache import Resource
 from decurion_operator.conditions import Reason
 from decurion_operator.metrics import Meter
@@ -38,7 +39,7 @@ BROKEN_SECONDS = 60.0
 
 
 class CompileGraph(Protocol):
-    """The compiler: a graph, with the LLMs and other graphs that it may name, to a closure or findings.
+    """The compiler: a graph, with the LLMs, MCPServers and other graphs that it may name, to a closure or findings.
 
     `known` are names by kind that a misspelt one may have meant. Called from several threads.
     """
@@ -49,6 +50,7 @@ class CompileGraph(Protocol):
         /,
         *,
         llms: Mapping[str, LLM],
+        servers: Mapping[str, MCPServer],
         graphs: Mapping[str, TaskGraph],
         known: Mapping[str, Sequence[str]],
     ) -> tuple[CompiledGraph | None, Sequence[Finding]]: ...
@@ -59,7 +61,8 @@ class CompileGraph(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is compiled: `llms` maps the name in the graphs to the LLM that stands for it, `graphs` the others by name.
+    """What is compiled: `llms` maps the name in the graphs to the LLM that stands for it, `graphs` the others by name,
+    `servers` the MCPServers.
 
     `known` are, by kind, names that a misspelt one may have meant; empty where none is missing.
     """
@@ -67,12 +70,15 @@ class Question:
     graph: Resource
     llms: Mapping[str, Resource]
     graphs: Mapping[str, Resource] = field(default_factory=dict)
+    servers: Mapping[str, Resource] = field(default_factory=dict)
     known: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def identity(self) -> tuple[Any, ...]:
         rows = sorted(
-            (r.key.kind, name, r.uid, r.generation) for part in (self.llms, self.graphs) for name, r in part.items()
+            (r.key.kind, name, r.uid, r.generation)
+            for part in (self.llms, self.graphs, self.servers)
+            for name, r in part.items()
         )
         return (self.graph.uid, self.graph.generation, *rows, *sorted(self.known.items()))
 
@@ -155,21 +161,25 @@ class Compiling:
             # One that cannot be read is reported on itself, and its graphs are not ready for it.
             if llm is not None:
                 llms[name] = cast(LLM, llm)
+        servers: dict[str, MCPServer] = {}
+        for name, resource in question.servers.items():
+            server, _ = parse_resource(_object(resource))
+            if server is not None:
+                servers[name] = cast(MCPServer, server)
         graphs: dict[str, TaskGraph] = {}
         for name, resource in question.graphs.items():
             other, _ = parse_resource(_object(resource))
             if other is not None:
                 graphs[name] = cast(TaskGraph, other)
-        closure, said = self._compile(cast(TaskGraph, graph), llms=llms, graphs=graphs, known=question.known)
+        closure, said = self._compile(
+            cast(TaskGraph, graph), llms=llms, servers=servers, graphs=graphs, known=question.known
+        )
         compiled = Compiled(closure.digest if closure else None, (*findings, *said))
         if closure is None or compiled.errors:
             return Answer(Compiled(None, compiled.findings))
         body = closure.to_json()
-        secrets = {
-            (ref["name"], ref["key"])
-            for spec in closure.llms.values()
-            if (ref := (spec.get("auth") or {}).get("secretKeyRef"))
-        }
+        specs = (*closure.llms.values(), *closure.servers.values())
+        secrets = {entry for spec in specs for entry in secret_entries(spec)}
         return Answer(compiled, canonical(body), frozenset(secrets))
 
     def _end(self, identity: tuple[Any, ...], task: asyncio.Task[Answer]) -> None:
@@ -223,6 +233,7 @@ class CheckedCompiler:
         /,
         *,
         llms: Mapping[str, LLM],
+        servers: Mapping[str, MCPServer],
         graphs: Mapping[str, TaskGraph],
         known: Mapping[str, Sequence[str]],
     ) -> tuple[CompiledGraph | None, Sequence[Finding]]:
@@ -232,9 +243,11 @@ class CheckedCompiler:
             done = compile_graph(
                 graph,
                 llms=llms,
+                servers=servers,
                 graphs=modules,
                 known_llms=known.get("LLM", ()),
                 known_graphs=known.get("TaskGraph", ()),
+                known_servers=known.get("MCPServer", ()),
                 checker=checker,
             )
         finally:

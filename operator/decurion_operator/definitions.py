@@ -1,4 +1,4 @@
-"""Reconciling LLMs and TaskGraphs: observe, plan, write; and tell the runs that wait for a graph.
+"""Reconciling LLMs, MCPServers and TaskGraphs: observe, plan, write; and tell the runs that wait for a graph.
 
 What stands here for a graph's readiness is asked for by runs too: `assess` is the one place where references are
 resolved, within the namespace, and the compiler is asked.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decurion_crds.findings import Finding
+from decurion_crds.secrets import Entry
 from decurion_crds.v1alpha1 import API_VERSION, parse_resource
 from decurion_operator.cache import Cache, Resource
 from decurion_operator.closures import Reach, reach
@@ -20,7 +21,7 @@ from decurion_operator.conditions import Reason
 from decurion_operator.plan.definitions import Verdict, judge, plan_graph, plan_llm, summary, too_large
 from decurion_operator.plan.run import SETTLE_SECONDS
 from decurion_operator.queue import Key
-from decurion_operator.secret_use import Entry, not_usable, secret_refs
+from decurion_operator.secret_use import not_usable, secret_refs
 from decurion_operator.writes import StatusWriter
 
 _MAX_PARSED = 4096
@@ -28,7 +29,7 @@ _MAX_PARSED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What is known of a graph with given LLMs. `answer` is None while the compiler works.
+    """What is known of a graph with what it names. `answer` is None while the compiler works.
 
     `missing` are kinds and names (`LLM fast`) of what does not exist in its closure; `unready` those that cannot be
     used, with the reason.
@@ -63,7 +64,7 @@ class Parser:
 
 
 class Definitions:
-    """The reconciler of LLMs and TaskGraphs. `add` makes a key due."""
+    """The reconciler of LLMs, MCPServers and TaskGraphs. `add` makes a key due."""
 
     def __init__(
         self,
@@ -82,7 +83,8 @@ class Definitions:
         self._add = add
         self._now = now
 
-    async def reconcile_llm(self, key: Key) -> float | None:
+    async def reconcile_endpoint(self, key: Key) -> float | None:
+        """An LLM or MCPServer: valid in itself, and its Secrets can be used."""
         llm = self._cache.get(key)
         if llm is None:
             return None
@@ -124,6 +126,7 @@ class Definitions:
         names = {
             "LLM": {ref: swaps.get(ref, ref) for ref in sorted(closure.llms)},
             "TaskGraph": {ref: ref for ref in sorted(closure.graphs)},
+            "MCPServer": {ref: ref for ref in sorted(closure.servers)},
         }
         found: dict[str, dict[str, Resource]] = {kind: {} for kind in names}
         missing, unready = [], {}
@@ -137,7 +140,7 @@ class Definitions:
             if not resource.too_large and not _errors(self._parser.findings(resource)):
                 found[kind][ref] = resource
         known = {kind: self._around(graph.key, kind) for kind in names} if missing else {}
-        question = Question(graph, found["LLM"], found["TaskGraph"], known)
+        question = Question(graph, found["LLM"], found["TaskGraph"], found["MCPServer"], known)
         return Assessment(self._compiling.ask(question, asker), tuple(missing), unready)
 
     def reach(self, graph: Resource) -> Reach:
@@ -154,18 +157,13 @@ class Definitions:
         return tuple(sorted(near))
 
     def _problem(self, resource: Resource) -> str:
-        if resource.key.kind == "LLM":
-            return self._llm_problem(resource)
         if resource.too_large:
             return too_large(resource)
-        return summary(_errors(self._parser.findings(resource)))
-
-    def _llm_problem(self, llm: Resource) -> str:
-        if llm.too_large:
-            return too_large(llm)
-        if errors := _errors(self._parser.findings(llm)):
+        if errors := _errors(self._parser.findings(resource)):
             return summary(errors)
-        return secret_problem(self._cache, llm.key.namespace, secret_refs(llm.spec))
+        if resource.key.kind == "TaskGraph":
+            return ""
+        return secret_problem(self._cache, resource.key.namespace, secret_refs(resource.spec))
 
     def _settling(self, resource: Resource) -> float | None:
         """Seconds to wait before complaining about a new object: what it lacks is perhaps being applied after it."""

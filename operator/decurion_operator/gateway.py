@@ -6,10 +6,12 @@ more than the calls (measured: plain JSON does over 700 status patches a second,
 What the operator's role has to allow, in each namespace that it serves:
 
     group            resources                                        verbs
-    decurion.dev     llms, taskgraphs, workerpools, taskgraphruns     get, list, watch
+    decurion.dev     llms, mcpservers, taskgraphs, workerpools,
+                     taskgraphruns                                    get, list, watch
     decurion.dev     taskgraphruns                                    delete
-    decurion.dev     llms/status, taskgraphs/status,
-                     workerpools/status, taskgraphruns/status         patch
+    decurion.dev     llms/status, mcpservers/status,
+                     taskgraphs/status, workerpools/status,
+                     taskgraphruns/status                             patch
     (core)           secrets                                          get, list, watch
     (core)           events                                           create
     (core)           namespaces, name kube-system                     get (cluster role; its uid names the cluster)
@@ -54,6 +56,7 @@ JsonObject = dict[str, Any]
 
 PATHS: Mapping[str, tuple[str, str]] = {
     "LLM": (f"/apis/{GROUP}/{VERSION}", "llms"),
+    "MCPServer": (f"/apis/{GROUP}/{VERSION}", "mcpservers"),
     "TaskGraph": (f"/apis/{GROUP}/{VERSION}", "taskgraphs"),
     "TaskGraphRun": (f"/apis/{GROUP}/{VERSION}", "taskgraphruns"),
     "WorkerPool": (f"/apis/{GROUP}/{VERSION}", "workerpools"),

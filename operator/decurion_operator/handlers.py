@@ -30,7 +30,13 @@ from decurion_operator.tasks import forever
 
 logger = logging.getLogger(__name__)
 
-KINDS = {"llms": "LLM", "taskgraphs": "TaskGraph", "taskgraphruns": "TaskGraphRun", "workerpools": "WorkerPool"}
+KINDS = {
+    "llms": "LLM",
+    "mcpservers": "MCPServer",
+    "taskgraphs": "TaskGraph",
+    "taskgraphruns": "TaskGraphRun",
+    "workerpools": "WorkerPool",
+}
 
 
 class Feed(Protocol):

@@ -171,8 +171,8 @@ class Operator:
 
     async def _reconcile(self, key: Key) -> float | None:
         match key.kind:
-            case "LLM":
-                return await self._definitions.reconcile_llm(key)
+            case "LLM" | "MCPServer":
+                return await self._definitions.reconcile_endpoint(key)
             case "TaskGraph":
                 return await self._definitions.reconcile_graph(key)
             case "WorkerPool":
@@ -230,12 +230,12 @@ class Operator:
     def _add_dependants(self, resource: Resource) -> None:
         """Make due what a change of `resource` may mean something for, itself included."""
         key = resource.key
-        if key.kind == "LLM":
+        if key.kind in ("LLM", "MCPServer"):
             self._add_users(key)
         elif key.kind == "Secret":
-            for llm in self.cache.referrers(key, "LLM"):
-                self._add(llm.key)
-                self._add_users(llm.key)
+            for one in (*self.cache.referrers(key, "LLM"), *self.cache.referrers(key, "MCPServer")):
+                self._add(one.key)
+                self._add_users(one.key)
             for pool in self.cache.referrers(key, "WorkerPool"):
                 self._add(pool.key)
             # Running runs get the new values; queued ones may have waited for them, and the queue passed them over.
@@ -247,7 +247,7 @@ class Operator:
         self._add(key)
 
     def _add_users(self, key: Key) -> None:
-        """Make due the graphs whose closure holds an LLM or a graph, and the runs that name an LLM."""
+        """Make due the graphs whose closure holds `key`, and the runs that name an LLM."""
         for graph in self.cache.users(key):
             self._add(graph.key)
         for run in self.cache.referrers(key, "TaskGraphRun") if key.kind == "LLM" else ():

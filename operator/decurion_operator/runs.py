@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from decurion_crds.secrets import Entry
 from decurion_operator.cache import Cache, Resource
+from decurion_operator.closures import Reach
 from decurion_operator.compiling import Compiling
 from decurion_operator.conditions import Reason, timestamp
 from decurion_operator.definitions import Definitions, graph_verdict, secret_problem
@@ -24,7 +26,7 @@ from decurion_operator.plan.definitions import Verdict
 from decurion_operator.plan.run import Action, Closure, RunFacts, RunPlan, plan_run
 from decurion_operator.pools import PoolLink
 from decurion_operator.queue import Backoff, Key
-from decurion_operator.secret_use import Entry, not_usable, secret_refs
+from decurion_operator.secret_use import not_usable, secret_refs
 from decurion_operator.settings import OperatorSettings
 from decurion_operator.tasks import Deeds
 from decurion_operator.workerpools import WorkerPools
@@ -165,8 +167,8 @@ class Runs:
     def _needs(self, run: Resource) -> frozenset[Entry]:
         """The Secret entries that the pinned closure of a run names.
 
-        The pool says so, else the compiler; after a start of this process they are those of the LLMs as they are now,
-        which differ only where definitions were edited.
+        The pool says so, else the compiler; after a start of this process they are those of the resources as they are
+        now, which differ only where definitions were edited.
         """
         memory = self._memory.get(run.uid)
         if memory is not None and memory.needs is not None:
@@ -176,10 +178,12 @@ class Runs:
             return answer.secrets
         graph = self._cache.get(run.graph)
         swaps = _swaps(run)
-        named = self._definitions.reach(graph).llms if graph else ()
-        names = {swaps.get(ref, ref) for ref in named} | set(swaps.values())
-        llms = (self._cache.get(Key("LLM", run.key.namespace, name)) for name in names)
-        return secret_refs(*(llm.spec for llm in llms if llm is not None))
+        named = self._definitions.reach(graph) if graph else Reach()
+        names = {swaps.get(ref, ref) for ref in named.llms} | set(swaps.values())
+        keys = [Key("LLM", run.key.namespace, name) for name in names]
+        keys += [Key("MCPServer", run.key.namespace, name) for name in named.servers]
+        found = (self._cache.get(key) for key in keys)
+        return secret_refs(*(one.spec for one in found if one is not None))
 
     def _secrets_due(self, run: Resource, memory: _Memory, link: PoolLink | None) -> bool:
         needs = self._needs(run)

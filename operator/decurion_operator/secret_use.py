@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from decurion_crds.secrets import Entry, secret_entries
+
 USE_LABEL: Final = "decurion.dev/use"
 USE_SELECTOR: Final = f"{USE_LABEL}=true"
 
 STORE_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 """The entries that the Secret of a ledger store must have; AWS_SESSION_TOKEN may stand beside them."""
-
-Entry = tuple[str, str]
-"""Name of a Secret and key in it."""
 
 
 def not_usable(name: str, key: str | None = None) -> str:
@@ -27,12 +26,10 @@ def not_usable(name: str, key: str | None = None) -> str:
 
 
 def secret_refs(*specs: Mapping[str, Any]) -> frozenset[Entry]:
-    """The Secret entries that specs of LLMs or WorkerPools refer to."""
-    refs = [((spec.get("auth") or {}).get("secretKeyRef") or {}) for spec in specs]
+    """The Secret entries that specs of LLMs, MCPServers or WorkerPools refer to."""
     whole = [name for spec in specs if (name := store_secret(spec))]
-    return frozenset((r["name"], r["key"]) for r in refs if "name" in r and "key" in r) | {
-        (name, key) for name in whole for key in STORE_KEYS
-    }
+    found = frozenset(entry for spec in specs for entry in secret_entries(spec))
+    return found | {(name, key) for name in whole for key in STORE_KEYS}
 
 
 def store_secret(spec: Mapping[str, Any]) -> str:

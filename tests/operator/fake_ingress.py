@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from decurion_crds.compiled import CompiledGraph
+from decurion_crds.secrets import secret_entries
 
 TERMINAL = ("Succeeded", "Failed", "Cancelled")
 
@@ -308,8 +309,8 @@ async def serve(pool: FakePool) -> AsyncIterator[FakePool]:
 
 
 def _secrets_of(bundle: dict[str, Any]) -> list[str]:
-    refs = [(spec.get("auth") or {}).get("secretKeyRef") for spec in bundle.get("llms", {}).values()]
-    return sorted({f"{ref['name']}/{ref['key']}" for ref in refs if ref})
+    specs = [*bundle.get("llms", {}).values(), *bundle.get("servers", {}).values()]
+    return sorted({f"{name}/{key}" for spec in specs for name, key in secret_entries(spec)})
 
 
 def _error(status: int, code: str, message: str, **more: Any) -> Response:

@@ -120,6 +120,35 @@ async def test_a_graph_whose_llm_is_missing_becomes_ready_when_it_is_applied(
         await cluster.until_status("TaskGraphRun", "one", phase="Running")
 
 
+async def test_a_graph_waits_for_its_tool_server_and_that_for_its_secret(cluster: Any, pool: Any, operate: Any) -> None:
+    secret = {"name": "desk", "key": "token"}
+    server = {
+        "url": "http://127.0.0.1:9/mcp",
+        "headers": [{"name": "X-Key", "valueFrom": {"secretKeyRef": secret}}],
+        "tools": [{"name": "look", "policy": {"readOnly": True}}],
+    }
+    caller = {
+        "nodes": [{"name": "act", "tool": {"server": "desk", "name": "look"}}],
+        "output": {"said": "nodes.act.output.text"},
+    }
+    async with operate():
+        await cluster.create("WorkerPool", "default", {"mode": "External", "url": pool.url})
+        await cluster.create("TaskGraph", "caller", caller)
+        status = await cluster.until_status("TaskGraph", "caller", Ready="False", ReferencesResolved="False")
+        assert 'there is no MCPServer "desk"' in message(status, "Ready")
+        await cluster.create("MCPServer", "desk", server)
+        status = await cluster.until_status("MCPServer", "desk", Ready="False", ReferencesResolved="False")
+        assert 'Secret "desk"' in message(status, "Ready")
+        metadata = {"name": "desk", "labels": {"decurion.dev/use": "true"}}
+        await cluster.create("Secret", "desk", metadata=metadata, stringData={"token": "planted-11f0"})
+        await cluster.until_status("MCPServer", "desk", Ready="True")
+        ready = await cluster.until_status("TaskGraph", "caller", Ready="True")
+        await cluster.create("TaskGraphRun", "one", {"graph": "caller"})
+        await cluster.until_status("TaskGraphRun", "one", phase="Running")
+        assert pool.bundles[ready["digest"]]["servers"]["desk"]["url"] == server["url"]
+        assert "planted-11f0" not in json.dumps(pool.bundles)
+
+
 async def test_a_changed_llm_makes_another_closure_and_a_deleted_one_is_missed(
     cluster: Any, operate: Any, until: Any
 ) -> None:

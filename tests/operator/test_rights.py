@@ -57,9 +57,9 @@ async def restricted(cluster: Any, settings: Any, folder: Path, rules: list[dict
 def test_the_documented_rights_are_read_whole() -> None:
     rules = documented_rules()
     assert [r["resources"] for r in rules] == [
-        ["llms", "taskgraphs", "workerpools", "taskgraphruns"],
+        ["llms", "mcpservers", "taskgraphs", "workerpools", "taskgraphruns"],
         ["taskgraphruns"],
-        ["llms/status", "taskgraphs/status", "workerpools/status", "taskgraphruns/status"],
+        ["llms/status", "mcpservers/status", "taskgraphs/status", "workerpools/status", "taskgraphruns/status"],
         ["secrets"],
         ["events"],
     ]
