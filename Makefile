@@ -48,13 +48,14 @@ cluster: ## Build the Kubernetes API server that some tests need: needs Go, take
 	echo "The API server of the tests is $$($(PYTHON) hack/cluster/binary.py path); \`make test\` uses it from now on."
 
 .PHONY: lint
-lint: setup ## Check style, types, layers, and that the resource definitions are those of the models
+lint: setup ## Check style, types, layers, and that definitions and reference are those of the models
 	@failed=
 	$(BIN)/ruff check . || failed="$$failed ruff-check"
 	$(BIN)/ruff format --check . || failed="$$failed ruff-format"
 	$(BIN)/mypy || failed="$$failed mypy"
 	$(BIN)/lint-imports --no-logo --no-cache || failed="$$failed layers"
 	$(BIN)/python -m decurion_crds.structural --check || failed="$$failed crds/manifests"
+	$(BIN)/python hack/reference.py --check || failed="$$failed docs/reference"
 	if [ -n "$$failed" ]; then echo "make lint: these checks failed, see above:$$failed" >&2; exit 1; fi
 
 .PHONY: bench
