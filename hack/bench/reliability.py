@@ -12,17 +12,13 @@ The limit beside it is arithmetic: without retries (1 − rate) ^ steps of the r
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import json
 import random
 import sys
 import time
-from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
-
-import looptime
+from typing import Any
 
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import open_store
@@ -33,12 +29,12 @@ from decurion_worker.runner import RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
 from graphs import compile_manifest
+from virtual_time import in_virtual_time
 
 STEPS = 50
 TOGETHER = 50
 """Runs at a time; each batch has a driver and a store of its own."""
 TRANSPORT = ("ModelUnavailable", "ModelTimeout", "RateLimited")
-T = TypeVar("T")
 _stores = itertools.count()
 
 
@@ -88,11 +84,11 @@ def simulate(*, runs: int, rate: float, seed: int, retries: bool) -> Outcome:
     graph = compile_manifest(manifest(retries=retries), *map(_model, range(STEPS)))
     chance = random.Random(seed)
     draws = [[_drawn(chance, rate) for _ in range(STEPS)] for _ in range(runs)]
-    expected = _in_virtual_time(_batch(graph, [[[]] * STEPS]))[0].facts.state_hash
+    expected = in_virtual_time(_batch(graph, [[[]] * STEPS]))[0].facts.state_hash
     correct, wrong = 0, []
     for start in range(0, runs, TOGETHER):
         batch = draws[start : start + TOGETHER]
-        for number, session in enumerate(_in_virtual_time(_batch(graph, batch)), start):
+        for number, session in enumerate(in_virtual_time(_batch(graph, batch)), start):
             if session.facts.state_hash == expected and session.projection()["phase"] == "Succeeded":
                 correct += 1
             else:
@@ -184,9 +180,3 @@ async def _batch(graph: CompiledGraph, draws: list[list[list[str]]]) -> list[Run
     finally:
         await executor.stop()
         await driver.stop()
-
-
-def _in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on a loop whose clock jumps to the next thing that is due."""
-    with asyncio.Runner(loop_factory=lambda: looptime.patch_event_loop(asyncio.new_event_loop())) as runner:
-        return runner.run(work)

@@ -16,11 +16,10 @@ import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import looptime
 from draw import Writer
 from plain_python import PlainPython
 
@@ -35,13 +34,13 @@ from decurion_worker.opening import OpenRequest
 from decurion_worker.runner import RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
+from virtual_time import in_virtual_time
 
 HEAD = "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\nspec:\n"
 PATIENCE = 3600.0
 """Virtual seconds in which a run has to end."""
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
 ENDED = frozenset({"Succeeded", "Failed", "Skipped"})
-T = TypeVar("T")
 _stores = itertools.count()
 
 
@@ -86,9 +85,9 @@ def drawn(seed: int, checker: Checker, *, deepest: int) -> CompiledGraph:
 
 def check(seed: int, checker: Checker, *, sweep: bool) -> int:
     """Check what the seed draws; how many records its run has. Raises `Violated`."""
-    graph = drawn(seed, checker, deepest=2 if sweep else 3)
+    graph = drawn(seed, checker, deepest=1 if sweep else 3)
     try:
-        return _in_virtual_time(_checked(graph, random.Random(seed), sweep=sweep, cancel=seed % 8 == 3))
+        return in_virtual_time(_checked(graph, random.Random(seed), sweep=sweep, cancel=seed % 8 == 3))
     except Violated as error:
         raise Violated(f"seed {seed}: {error}") from None
     except TimeoutError:
@@ -164,7 +163,8 @@ class _Pool:
         uri = "memory://soak"
         self.driver = Driver("driver-0", store=store, ledger_uri=uri, sources=Sources(open_store, files=False))
         settings = RunnerSettings(branches=branches, processes=1)
-        self.executor = LocalExecutor(settings, evaluator=lambda _: PlainPython(jitter=chance))
+        evaluator = PlainPython(jitter=chance)
+        self.executor = LocalExecutor(settings, evaluator=lambda _: evaluator)
         self.runners = runners
 
     async def __aenter__(self) -> Driver:
@@ -262,12 +262,6 @@ def _before(scope: Scope, one: str, other: str) -> bool:
                 seen.add(name)
                 queue.append(name)
     return False
-
-
-def _in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on a loop whose clock jumps to the next thing that is due."""
-    with asyncio.Runner(loop_factory=lambda: looptime.patch_event_loop(asyncio.new_event_loop())) as runner:
-        return runner.run(work)
 
 
 def seeds(first: int, count: int, *, jobs: int, job: int) -> Iterator[int]:
