@@ -66,7 +66,13 @@ class Manifests:
 
     def graphs_for(self, document: Document) -> dict[str, Module]:
         """The graphs that a graph can refer to, by the same rule."""
-        return {d.name: Module(graph, d.locate) for d, graph in _near(document, self.graphs.values())}
+        return {d.name: Module(graph, d.locate, d.hoisted.open) for d, graph in _near(document, self.graphs.values())}
+
+    def as_written(self, finding: Finding, document: Document) -> Finding:
+        """A finding with its path as in the file; it is of the graph in `document` where it names no other."""
+        if finding.graph is not None:
+            document = next(d for d, _ in _near(document, self.graphs.values())[::-1] if d.name == finding.graph)
+        return document.as_written(finding)
 
     def unread(self, finding: Finding) -> bool:
         """Whether what the finding misses is among the files and could not be parsed: that is told there."""
@@ -138,9 +144,12 @@ def compile_all(
                 servers=manifests.servers_for(document),
                 graphs=manifests.graphs_for(document),
                 positions=document.locate,
+                open=document.hoisted.open,
                 checker=checker,
             )
-            done[name] = Compilation(found.compiled, [f for f in found.findings if not manifests.unread(f)])
+            done[name] = Compilation(
+                found.compiled, [manifests.as_written(f, document) for f in found.findings if not manifests.unread(f)]
+            )
     return done
 
 

@@ -40,14 +40,26 @@ class SchemaRefused(InputError):
     """A schema is invalid, refers to something that does not exist, or uses what is not supported.
 
     `path` is the place inside the schema (`properties.reports.items`), empty for the schema as a whole. `suggestion`
-    is the pair of what was written and what was probably meant, where that is known.
+    is the pair of what was written and what was probably meant, where that is known. `graph` is the TaskGraph whose
+    shared schemas `path` is in, where it is another; `absent` is kind and name of the resource that does not exist,
+    where that is what is wrong.
     """
 
-    def __init__(self, message: str, *, path: str = "", suggestion: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str = "",
+        suggestion: tuple[str, str] | None = None,
+        graph: str | None = None,
+        absent: str | None = None,
+    ) -> None:
         super().__init__(f"{path}: {message}" if path else message)
         self.message = message
         self.path = path
         self.suggestion = suggestion
+        self.graph = graph
+        self.absent = absent
 
 
 class ValueRefused(InputError):

@@ -2,13 +2,15 @@
 
 Three forms stand in such a place: a JSON Schema, the name of a shared schema (`Report`), and the short form
 `name → schema` of an object without further fields, in which `name?` marks an optional one. Inside a schema a shared
-name stands wherever a schema stands (`items: Report`), also as `{$ref: "#/schemas/Report"}`.
+name stands wherever a schema stands (`items: Report`), also as `{$ref: "#/schemas/Report"}`; one of another graph as
+`{$ref: "graph:filings#/schemas/Report"}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import jsonschema_rs
 
@@ -19,6 +21,14 @@ from decurion_crds.v1alpha1.base import JSON_TYPES
 
 MAX_SUBSCHEMAS = 10_000
 MAX_DEPTH = 100
+
+Elsewhere: TypeAlias = Callable[[str], Mapping[str, Any]]
+"""The shared schemas of another graph, by its name. Raises `SchemaRefused` when there is no such graph."""
+
+
+def _nowhere(graph: str) -> Mapping[str, Any]:
+    raise SchemaRefused(f'there is no TaskGraph "{graph}" here; copy the schema')
+
 
 _NONE: Mapping[str, Any] = {}
 _MARKS = ("$ref", "enum", "const", "anyOf", "oneOf", "allOf")
@@ -79,7 +89,11 @@ _PLAIN = frozenset(
 )
 _KEYWORDS = _ONE | _MANY | _LIST | _NOTES | _PLAIN | {"$ref", "$defs", "$schema"}
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_REF_HELP = 'write the name of a shared schema, "#/schemas/NAME" or "#/$defs/NAME"'
+_REF_HELP = (
+    'write the name of a shared schema, "#/schemas/NAME" or "#/$defs/NAME", or "graph:GRAPH#/schemas/NAME" for that of '
+    "another graph"
+)
+FOREIGN = re.compile(r"graph:(?P<graph>[^#]*)#/schemas/(?P<name>.*)", re.DOTALL)
 
 
 def is_schema(written: Any) -> bool:
@@ -91,20 +105,24 @@ def is_schema(written: Any) -> bool:
     )
 
 
-def expand_schema(written: str | Mapping[str, Any], shared: Mapping[str, Any] = _NONE) -> Schema:
+def expand_schema(
+    written: str | Mapping[str, Any], shared: Mapping[str, Any] = _NONE, elsewhere: Elsewhere = _nowhere
+) -> Schema:
     """The schema that `written` stands for, in full: no `$ref`, no `$defs`, no shared name is left.
 
     `shared` are the `spec.schemas` of the resource, as written. A shared schema without a title of its own gets its
     name as title. Raises `SchemaRefused` for what is invalid, does not resolve, or refers to itself.
     """
-    expander = _Expander(shared)
+    expander = _Expander(shared, elsewhere)
     schema = expander.place(written, "", ())
     return _checked(schema)
 
 
-def expand_fields(fields: Mapping[str, Any], shared: Mapping[str, Any] = _NONE) -> Schema:
+def expand_fields(
+    fields: Mapping[str, Any], shared: Mapping[str, Any] = _NONE, elsewhere: Elsewhere = _nowhere
+) -> Schema:
     """The object schema of `name → schema`, the form of `input`. `name?` is optional. Raises `SchemaRefused`."""
-    schema = _Expander(shared).fields(fields, "", ())
+    schema = _Expander(shared, elsewhere).fields(fields, "", ())
     return _checked(schema)
 
 
@@ -126,9 +144,10 @@ def _checked(schema: Schema) -> Schema:
 class _Expander:
     """One expansion: `left` bounds its size, the chain of shared names that is passed along finds recursion."""
 
-    def __init__(self, shared: Mapping[str, Any]) -> None:
+    def __init__(self, shared: Mapping[str, Any], elsewhere: Elsewhere, left: int = MAX_SUBSCHEMAS) -> None:
         self._shared = shared
-        self._left = MAX_SUBSCHEMAS
+        self._elsewhere = elsewhere
+        self._left = left
 
     def place(self, written: Any, path: str, chain: tuple[str, ...]) -> Schema:
         if is_schema(written):
@@ -233,7 +252,35 @@ class _Expander:
             return self._schema(defs[name], path, (*chain, ref), defs, depth + 1)
         if ref in self._shared:
             return self._named(ref, path, chain, depth)
+        if foreign := FOREIGN.fullmatch(ref):
+            return self._foreign(ref, foreign["graph"], foreign["name"], path, chain, depth)
         raise SchemaRefused(f'"{ref[:200]}" cannot be referred to; {_REF_HELP}', path=path)
+
+    def _foreign(self, ref: str, graph: str, name: str, path: str, chain: tuple[str, ...], depth: int) -> Any:
+        """The shared schema of another graph, expanded among those of that graph."""
+        if ref in chain:
+            raise SchemaRefused(f"a schema cannot contain itself ({ref}); write its levels one by one", path=path)
+        try:
+            shared = self._elsewhere(graph)
+        except SchemaRefused as refused:
+            raise SchemaRefused(
+                refused.message, path=path, suggestion=refused.suggestion, absent=refused.absent
+            ) from None
+        if name not in shared:
+            meant = did_you_mean(name, shared)
+            hint = f'did you mean "{meant}"?' if meant else f"its shared schemas are {listed(shared)}"
+            fix = (name, meant) if meant else None
+            message = f'the graph {graph} has no shared schema "{name}"; {hint}'
+            raise SchemaRefused(message, path=path, suggestion=fix)
+        other = _Expander(shared, self._elsewhere, self._left)
+        across = (*(step for step in chain if FOREIGN.fullmatch(step)), ref)
+        try:
+            return other._named(name, path, across, depth)
+        except SchemaRefused as refused:
+            refused.graph = refused.graph or graph
+            raise
+        finally:
+            self._left = other._left
 
 
 def _check_keywords(written: Mapping[str, Any], path: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decurion_crds.compile import MAX_INSTANCES
+from decurion_crds.schemas import FOREIGN
 
 _RUN_A_GRAPH = ("graph", "map", "loop")
 """The blocks whose `ref` names another graph."""
@@ -59,6 +60,7 @@ def uses(spec: Mapping[str, Any]) -> Uses:
                 bind = block.get("bind")
                 given = bind.items() if isinstance(bind, Mapping) else ()
                 graphs.append((block["ref"], {k: v for k, v in given if isinstance(v, str)}))
+    graphs += [(name, {}) for name in sorted(_schema_owners(spec))]
     needs = spec.get("needs")
     return Uses(frozenset(llms), frozenset(servers), tuple(graphs), needs if isinstance(needs, Mapping) else {})
 
@@ -88,6 +90,21 @@ def reach(name: str, spec: Mapping[str, Any], look: Callable[[str], Mapping[str,
                 seen.add(inner)
                 due.append(inner)
     return Reach(frozenset(llms), frozenset(graphs), frozenset(servers))
+
+
+def _schema_owners(value: object) -> Iterator[str]:
+    """Graphs whose shared schemas are referred to, wherever a schema may stand."""
+    due = [value]
+    while due:
+        here = due.pop()
+        if isinstance(here, Mapping):
+            ref = here.get("$ref")
+            found = FOREIGN.fullmatch(ref) if isinstance(ref, str) else None
+            if found:
+                yield found["graph"]
+            due.extend(here.values())
+        elif isinstance(here, list):
+            due.extend(here)
 
 
 def _nodes(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -116,3 +116,45 @@ def test_a_graph_shows_those_that_it_runs(folder: Path) -> None:
     done = decurion("graph", "show", ".", "--graph", "both", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "graph judge(fast=stern)" in done.stdout
+
+
+NESTED = """
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: nested}
+spec:
+  delimiters: ["<%", "%>"]
+  input: {words: {type: array, items: {type: string}}}
+  nodes:
+    - name: each
+      map:
+        items: input.words
+        as: word
+        body:
+          nodes:
+            - name: ask
+              with: {word: input.word, place: input.index}
+              llm: {ref: echo, prompt: "{{ word }} is <% word %> at <% place %>"}
+          output: {text: nodes.ask.output.text}
+  output: {texts: "[one.text for one in nodes.each.output.items]"}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {name: echo}
+spec:
+  protocol: scripted
+  scripted:
+    replies:
+      - {match: "{{ word }} is a at 0", reply: first}
+      - {match: "{{ word }} is b at 1", reply: second}
+"""
+
+
+def test_a_body_in_place_runs_and_its_paths_are_those_of_a_template(tmp_path: Path) -> None:
+    (tmp_path / "nested.yaml").write_text(NESTED)
+    given = json.dumps({"words": ["a", "b"]})
+    done = decurion("run", "nested.yaml", "-q", "--input", given, "--run-id", "r1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"texts": ["first", "second"]}
+    shown = decurion("ledger", "show", "r1", "/each[00001]/ask", cwd=tmp_path)
+    assert '"second"' in shown.stdout

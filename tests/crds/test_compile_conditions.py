@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from decurion_crds.compile.conditions import NOTHING, Conditions, Known
 from decurion_crds.compile.draft import GraphDraft, ScopeDraft
-from decurion_crds.compile.refs import Around
+from decurion_crds.compile.refs import Around, Module
 from decurion_crds.compile.report import Report
 from decurion_crds.compile.resolve import resolve
 from decurion_crds.compiled import SWITCH_OUTPUT, Node, Scope
@@ -68,7 +68,7 @@ def drafted(nodes: list[dict[str, Any]]) -> ScopeDraft:
     graph = TaskGraph.model_validate({**META, "spec": {"input": {"go": {}, "way": {}}, "nodes": nodes}})
     report = Report(None)
     draft = GraphDraft("g")
-    resolve(graph, draft, Around(), report)
+    resolve(Module(graph), draft, Around(), report)
     scope = draft.root
     assert [finding.text() for finding in report.findings] == []
     return scope

@@ -321,3 +321,107 @@ def test_one_graph_is_typed_once_however_often_it_is_used(checker: Checker) -> N
             counts.append(counting.count)
             assert len(graph.templates) == 2 * last
     assert counts[0] == counts[1]
+
+
+SCHEMAS = """
+kind: TaskGraph
+apiVersion: decurion.dev/v1alpha1
+metadata: {name: filings}
+spec:
+  schemas:
+    Unit: {enum: [usd, eur]}
+    Fact: {type: object, required: [value, unit], properties: {value: {type: number}, unit: Unit}}
+  input: {fact: Fact}
+  nodes: [{name: a, with: {fact: input.fact}, transform: {value: fact.value}}]
+  output: {value: nodes.a.output.value}
+"""
+
+READER = """
+kind: TaskGraph
+apiVersion: decurion.dev/v1alpha1
+metadata: {name: reader}
+spec:
+  schemas:
+    Unit: {type: integer}
+  input: {fact: {$ref: "graph:filings#/schemas/Fact"}, unit: Unit}
+  nodes: [{name: a, with: {fact: input.fact, unit: input.unit}, transform: {value: fact.unit, unit: unit}}]
+  output: {value: nodes.a.output.value, unit: nodes.a.output.unit}
+"""
+
+
+def test_a_schema_of_another_graph_is_expanded_among_its_own(checker: Checker) -> None:
+    graph = compiled(checker, READER, SCHEMAS)
+    fact = graph.root.input_schema["properties"]["fact"]
+    assert fact["properties"]["unit"]["enum"] == ["usd", "eur"]
+    assert graph.root.output_schema["properties"]["unit"] == {"title": "Unit", "type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "due"),
+    [
+        (
+            "graph:filings#",
+            "graph:filngs#",
+            'reader.yaml:8:17 input.fact [REF-MISSING] there is no TaskGraph "filngs"; did you mean "filings"?',
+        ),
+        (
+            "schemas/Fact",
+            "schemas/Fcat",
+            'reader.yaml:8:17 input.fact [SCHEMA] the graph filings has no shared schema "Fcat"; did you mean "Fact"?',
+        ),
+    ],
+)
+def test_a_schema_that_another_graph_does_not_have(checker: Checker, old: str, new: str, due: str) -> None:
+    found = compilation(checker, READER.replace(old, new), SCHEMAS)
+    assert [finding.text() for finding in found.findings if finding.severity == "error"] == [due]
+
+
+def test_what_is_wrong_in_a_schema_of_another_graph_is_told_there(checker: Checker) -> None:
+    wrong = SCHEMAS.replace("{type: number}", "{type: nubmer}")
+    assert told(checker, READER, wrong) == [
+        'filings.yaml:8:71 schemas.Fact.properties.value [SCHEMA] there is no type "nubmer"; did you mean "number"?'
+    ]
+    circle = SCHEMAS.replace("{type: number}", '{$ref: "graph:reader#/schemas/Unit"}')
+    main = READER.replace("Unit: {type: integer}", 'Unit: {$ref: "graph:filings#/schemas/Fact"}')
+    [first, *_] = told(checker, main, circle)
+    assert "a schema cannot contain itself" in first
+
+
+def test_delimiters_of_a_graph_hold_for_all_its_texts_and_for_no_other_graph(checker: Checker) -> None:
+    other = LOOKUP.replace("spec:", 'spec:\n  delimiters: ["<<", ">>"]').replace(
+        '"{{ word }} of {{ texts }}"', '"{{ .Values.x }} << word >> of << [t for t in texts if len(t) > 2] >>"'
+    )
+    other = other.replace('"{{ text }}"', '"<< text >>"')
+    graph = compiled(checker, MAIN, other)
+    call = graph.templates["graph:lookup/one"].by_name["think"].llm
+    assert call is not None
+    assert [part if isinstance(part, str) else part.src for part in call.prompt.parts] == [
+        "{{ .Values.x }} ",
+        "word",
+        " of ",
+        "[t for t in texts if len(t) > 2]",
+    ]
+    assert told(checker, MAIN, other.replace("<< text >>", "<< text }}")) == [
+        "lookup.yaml:12:33 nodes.ask.llm.prompt [EXPR-SYNTAX] this << has no >>; close it, or write << '<<' >> for the "
+        "sign itself"
+    ]
+
+
+def test_a_bundle_beyond_its_bound_is_refused_with_what_is_large(checker: Checker) -> None:
+    """A wide schema that stands in many places: little to write, and much when it is written out."""
+    fields = ", ".join(f"field{i}: {{type: string, description: '{'x' * 60}'}}" for i in range(120))
+    uses = "".join(
+        f"    - {{name: n{i}, llm: {{ref: fast, prompt: p}}, output: {{all: {{type: array, items: Wide}}, one: Wide}}}}"
+        "\n"
+        for i in range(120)
+    )
+    text = (
+        "kind: TaskGraph\napiVersion: decurion.dev/v1alpha1\nmetadata: {name: wide}\nspec:\n"
+        f"  schemas:\n    Wide: {{{fields}}}\n  nodes:\n{uses}  output: {{last: nodes.n0.output.one}}\n"
+    )
+    found = compilation(checker, text)
+    assert found.compiled is None
+    [error] = [finding for finding in found.findings if finding.severity == "error"]
+    assert error.code == "BUNDLE-TOO-LARGE"
+    assert "may have 2,000,000; the largest is the graph itself with" in error.message
+    assert error.message.endswith("shorten texts and schemas there, or bind fewer different names")

@@ -138,7 +138,7 @@ def statuses(
             found.update({item["metadata"]["name"]: item.get("status", {}) for item in listed["items"]})
             return all(
                 any(c["type"] == "Ready" and c["status"] == "False" for c in status.get("conditions", []))
-                for status in found.values()
+                for status in (found.get(_names(one)[0], {}) for one in due)
             )
 
         wait_until(told, seconds=90, what="the conditions of the broken graphs", every=0.5)

@@ -50,22 +50,24 @@ def compile_graph(
     known_graphs: Iterable[str] = (),
     known_servers: Iterable[str] = (),
     positions: Positions | None = None,
+    open: frozenset[str] = frozenset(),
     checker: Checker,
 ) -> Compilation:
     """Compiles one graph with the models, tool servers and other graphs that it names (name in the graph → resource).
 
     `graphs` may hold more than it refers to. What is wrong in one of them is told at its own place.
     `known_llms`, `known_graphs`, `known_servers` are names beside those given that a misspelt one may have meant.
-    `positions` says where values of the resource were written. Nothing is run but the type checker. Raises
+    `open` are templates whose input is inferred (`loader.Hoisted`). `positions` says where values of the resource were
+    written. Nothing is run but the type checker. Raises
     `CheckFailed` when the checker gives no answer, which says nothing about the graph.
     """
-    report = Report(positions, {name: module.positions for name, module in graphs.items()})
+    report = Report(positions, {name: module.positions for name, module in graphs.items() if name != graph.name})
     draft = GraphDraft(
         graph.name,
         resources={"LLM": llms, "MCPServer": servers},
         known={"LLM": sorted({*llms, *known_llms}), "MCPServer": sorted({*servers, *known_servers})},
     )
-    resolve(graph, draft, Around(graphs, sorted(known_graphs)), report)
+    resolve(Module(graph, positions, open), draft, Around(graphs, sorted(known_graphs)), report)
     orders = {name: order_scope(scope, report) for name, scope in draft.scopes.items()}
     check_templates(graph, draft, report)
     check_resources(draft, report)

@@ -151,7 +151,8 @@ class NodeDraft:
 class ScopeDraft:
     """The root (`name` is ""), a template, or another graph with its templates: `graph` is "" for the compiled one's.
     `refused` holds names of output fields that were refused, `switches`
-    those of the nodes that are switches. `doubtful` says that there is a finding about what runs when, so that nothing
+    those of the nodes that are switches. The `input` of an `open` one is inferred from the one node that runs it.
+    `doubtful` says that there is a finding about what runs when, so that nothing
     is said about what is None because of it.
     """
 
@@ -159,6 +160,7 @@ class ScopeDraft:
     spot: Spot
     input: Schema
     graph: str = ""
+    open: bool = False
     channels: dict[str, ChannelDraft] = field(default_factory=dict)
     nodes: dict[str, NodeDraft] = field(default_factory=dict)
     output: dict[str, Site] = field(default_factory=dict)

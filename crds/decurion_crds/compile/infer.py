@@ -71,6 +71,9 @@ class _Inference:
         self._fields: dict[tuple[str, str], dict[str, Cell[Schema | None]]] = {}
         self._exhausted: dict[tuple[str, str], Cell[bool]] = {}
         """Whether the cases of a switch name every value."""
+        self._open: dict[str, Cell[Schema | None]] = {}
+        """What bodies in place are given, by scope."""
+        self._items_of: dict[tuple[str, str], Cell[Schema | None]] = {}
         self._typed = Typed()
 
     def run(self) -> Typed:
@@ -82,6 +85,8 @@ class _Inference:
             for node in scope.nodes.values():
                 self._rounds.spawn(self._node(scope, node))
         self._rounds.run()
+        for name, given in self._open.items():
+            self._draft.scopes[name].input = ANY if given.value is None else given.value
         for key, cell in self._outputs.items():
             self._typed.nodes[key] = ANY if cell.value is None else cell.value
         for name, result in self._scopes.items():
@@ -91,13 +96,17 @@ class _Inference:
     def _begin(self, scope: ScopeDraft, node: NodeDraft) -> None:
         """Sets up what other nodes may wait for."""
         key = (scope.name, node.name)
-        template = self._draft.scopes[node.template].input if node.template is not None else None
-        due = input_dues(template) if template is not None else None
+        inner = self._draft.scopes[node.template] if node.template is not None else None
+        due = input_dues(inner.input) if inner is not None and not inner.open else None
         self._with[key] = {
             name: self._rounds.spawn(self._with_name(scope, node, name, due))
             for name in node.names
             if name in node.with_
         }
+        if node.items is not None:
+            self._items_of[key] = self._rounds.spawn(self._items(scope, node, node.items))
+        if inner is not None and inner.open:
+            self._open[inner.name] = self._rounds.spawn(self._given(scope, node, inner))
         self._outputs[key] = self._rounds.spawn(self._output(scope, node))
         if node.value is not None:
             self._exhausted[key] = self._rounds.spawn(self._cases(scope, node, node.value))
@@ -109,7 +118,8 @@ class _Inference:
         roots = {path.partition(".")[0] for path in site.parsed.expr.reads}
         names: dict[str, Schema | None] = {}
         if "input" in roots:
-            names["input"] = {"title": "input", **scope.input}
+            given: Schema | None = (yield self._open[scope.name]) if scope.name in self._open else scope.input
+            names["input"] = {"title": "input", **given} if given is not None else None
         if "run" in roots:
             names["run"] = RUN
         if "state" in roots:
@@ -183,7 +193,7 @@ class _Inference:
             Arguments(names, self._sites, self._rounds, self._report, tool.name).check(node.tool.arguments, tool.input)
         elif node.kind == "map":
             yield from self._map(scope, node)
-        elif node.kind == "graph" and node.template is not None:
+        elif node.kind == "graph" and node.template is not None and node.template not in self._open:
             check_input(node, self._draft.scopes[node.template].input, self._report)
         if node.otherwise is not None:
             output: Schema | None = yield self._outputs[key]
@@ -205,6 +215,8 @@ class _Inference:
         names = yield from self._names(scope, node, site)
         # A prompt takes any value: nothing relies on its type.
         otherwise = SILENT if node.kind in ("tool", "llm", "map", "graph") else Undetermined(_BY_TRANSFORM)
+        if node.template in self._open:
+            otherwise = Undetermined(by_input(name))
         return (yield from self._sites.infers(site, names, otherwise))
 
     def _written(self, scope: ScopeDraft, node: NodeDraft, site: Site, due: Due) -> Typing[Schema | None]:
@@ -304,15 +316,12 @@ class _Inference:
         block = node.model.map
         if block is None:
             return
-        template = self._draft.scopes[node.template].input if node.template is not None else None
-        declared = None
-        if template is not None:
-            check_input(node, template, self._report)
-            declared = template.get("properties", {}).get(block.as_)
+        declared = self._declared(node)
+        if node.template is not None and node.template not in self._open:
+            check_input(node, self._draft.scopes[node.template].input, self._report)
         item = declared
         if node.items is not None:
-            items = self._rounds.spawn(self._items(scope, node, node.items, declared))
-            item = yield items
+            item = yield self._items_of[scope.name, node.name]
         elif node.line is not None:
             item = node.line
             if node.jsonl is not None:
@@ -326,12 +335,34 @@ class _Inference:
             names["index"] = INDEX
             self._rounds.spawn(self._sites.fits(node.key, names, Due(KEY)))
 
-    def _items(self, scope: ScopeDraft, node: NodeDraft, site: Site, declared: Schema | None) -> Typing[Schema | None]:
+    def _declared(self, node: NodeDraft) -> Schema | None:
+        """What the template of a map declares of its item."""
+        if node.template is None or node.model.map is None or node.template in self._open:
+            return None
+        found: Schema | None = self._draft.scopes[node.template].input.get("properties", {}).get(node.model.map.as_)
+        return found
+
+    def _given(self, scope: ScopeDraft, node: NodeDraft, inner: ScopeDraft) -> Typing[Schema | None]:
+        """What a node gives to a body that does not declare its input."""
+        found = yield from self._work_names(scope, node)
+        block = node.model.map
+        if block is not None:
+            items = self._items_of.get((scope.name, node.name))
+            found[block.as_] = (yield items) if items is not None else node.line
+            if "index" not in found and reads_index(inner):
+                found["index"] = INDEX
+        known = {name: schema for name, schema in found.items() if schema is not None}
+        return record(known) if len(known) == len(found) else None
+
+    def _items(self, scope: ScopeDraft, node: NodeDraft, site: Site) -> Typing[Schema | None]:
+        declared = self._declared(node)
         if declared is not None:
             yield from self._fits(scope, node, site, items_due(declared))
             return declared
         names = yield from self._names(scope, node, site)
-        found = yield from self._sites.infers(site, names, SILENT)
+        as_ = node.model.map.as_ if node.model.map is not None else ""
+        otherwise = Undetermined(by_input(as_)) if node.template in self._open else SILENT
+        found = yield from self._sites.infers(site, names, otherwise)
         return item_of(found)
 
     def _cases(self, scope: ScopeDraft, node: NodeDraft, site: Site) -> Typing[bool]:
@@ -368,6 +399,16 @@ class _Inference:
     def _output_field(self, scope: ScopeDraft, site: Site, otherwise: Undetermined) -> Typing[Schema | None]:
         names = yield from self._names(scope, None, site)
         return (yield from self._sites.infers(site, names, otherwise))
+
+
+def by_input(name: str) -> str:
+    return f"declare the input of the body, as in body: {{input: {{{name}: …}}, …}}"
+
+
+def reads_index(scope: ScopeDraft) -> bool:
+    """Whether a body reads the number of its item."""
+    sites = [*scope.output.values(), *(site for node in scope.nodes.values() for site in node.scope_sites())]
+    return any(path == "input.index" or path.startswith("input.index.") for s in sites for path in s.parsed.expr.reads)
 
 
 def _together(found: Mapping[str, Schema | None]) -> Schema | None:

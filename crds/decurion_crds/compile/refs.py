@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft, Use
 from decurion_crds.compile.report import Positions, Report, Spot
+from decurion_crds.errors import SchemaRefused
 from decurion_crds.findings import Fix, did_you_mean, listed
 from decurion_crds.v1alpha1 import TaskGraph
 
@@ -30,10 +31,14 @@ ARTICLE = {"LLM": "an LLM", "MCPServer": "an MCPServer"}
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A graph that others may refer to, and where its values were written."""
+    """A graph that others may refer to, and where its values were written.
+
+    `open` names templates whose input was not written and is inferred: those of bodies in place.
+    """
 
     graph: TaskGraph
     positions: Positions | None = None
+    open: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +76,14 @@ def inside(use: Use, env: Env) -> Env:
 class Library:
     """The graphs of one compilation: those that are used, in the order in which they were met."""
 
-    def __init__(self, graph: TaskGraph, around: Around, report: Report) -> None:
-        self._name = graph.name
+    def __init__(self, root: Module, around: Around, report: Report) -> None:
+        self._name = root.graph.name
         self._around = around
         self._report = report
-        self._met: dict[str, TaskGraph] = {ROOT: graph}
+        self._met: dict[str, Module] = {ROOT: root}
         self._due: deque[str] = deque([ROOT])
 
-    def pending(self) -> Iterator[tuple[str, TaskGraph]]:
+    def pending(self) -> Iterator[tuple[str, Module]]:
         """Graphs to resolve, by the owner of their scopes; more may be met meanwhile."""
         while self._due:
             owner = self._due.popleft()
@@ -95,22 +100,35 @@ class Library:
             if module is None:
                 self._missing(ref, spot.below("ref"))
                 return None
-            self._met[owner] = module.graph
+            self._met[owner] = module
             self._due.append(owner)
-        needs = self._met[owner].spec.needs
+        needs = self._met[owner].graph.spec.needs
         for name in bind:
             if name not in needs:
                 self._no_need(ref, name, list(needs), spot.below("bind", name).key())
         known = {need: given for need, given in bind.items() if need in needs}
         return Use(scope_name(owner), spot.below("ref"), graph=ref, bind=known)
 
+    def schemas(self, graph: str) -> Mapping[str, Any]:
+        """The shared schemas of a graph by its name. Raises `SchemaRefused`."""
+        if graph == self._name:
+            return self._met[ROOT].graph.spec.schemas
+        if graph in self._around.modules:
+            return self._around.modules[graph].graph.spec.schemas
+        message, meant = self._no_graph(graph)
+        suggestion = (f"graph:{graph}#", f"graph:{meant}#") if meant else None
+        raise SchemaRefused(message, suggestion=suggestion, absent=f"TaskGraph {graph}")
+
     def _missing(self, ref: str, spot: Spot) -> None:
+        message, meant = self._no_graph(ref)
+        fix = Fix(ref, meant) if meant else None
+        self._report.add("REF-MISSING", spot, message, fix=fix, absent=f"TaskGraph {ref}")
+
+    def _no_graph(self, ref: str) -> tuple[str, str | None]:
         known = sorted({*self._around.modules, *self._around.known} - {ref})
         meant = did_you_mean(ref, known)
         hint = f'did you mean "{meant}"?' if meant else f"apply one of that name (there are {listed(known)})"
-        message = f'there is no TaskGraph "{ref}"; {hint}'
-        fix = Fix(ref, meant) if meant else None
-        self._report.add("REF-MISSING", spot, message, fix=fix, absent=f"TaskGraph {ref}")
+        return f'there is no TaskGraph "{ref}"; {hint}', meant
 
     def _no_need(self, ref: str, name: str, needs: list[str], spot: Spot) -> None:
         meant = did_you_mean(name, needs)

@@ -99,6 +99,9 @@ class Report:
         finding = Finding(code, spot.path, message, severity, file, line, column, fix, spot.graph or None, absent)
         self._findings.setdefault((spot.graph, code, spot.path, message), finding)
 
+    def _owner(self, graph: str | None, spot: Spot) -> str:
+        return spot.graph if graph is None else graph if graph in self._positions else ""
+
     def problem(self, problem: Problem, spot: Spot, scalar: str) -> None:
         """A problem that is placed inside the scalar at `spot`."""
         offset = index_in(scalar, problem.line, problem.column)
@@ -108,10 +111,11 @@ class Report:
         """A refused schema; what is wrong in a shared one is told there, and once."""
         path = refused.path
         if path.startswith("schemas."):
-            spot, path = Spot(("spec",), "", spot.graph), path
+            spot, path = Spot(("spec",), "", self._owner(refused.graph, spot)), path
         place = spot.below(*path.split(".")) if path else spot
         fix = Fix(*refused.suggestion) if refused.suggestion else None
-        self.add("SCHEMA", place, refused.message, fix=fix)
+        code = "SCHEMA" if refused.absent is None else "REF-MISSING"
+        self.add(code, place, refused.message, fix=fix, absent=refused.absent)
 
 
 def index_in(text: str, line: int, column: int) -> int:

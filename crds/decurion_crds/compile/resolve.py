@@ -19,7 +19,7 @@ from decurion_crds.compile.draft import (
     Use,
     View,
 )
-from decurion_crds.compile.refs import Around, Library, scope_name
+from decurion_crds.compile.refs import Around, Library, Module, scope_name
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.switches import assign_cases
 from decurion_crds.compile.tools import resolve_tool
@@ -29,11 +29,11 @@ from decurion_crds.expressions.code import parse_code
 from decurion_crds.expressions.errors import ExpressionRefused, Problem, shifted
 from decurion_crds.expressions.shapes import ANY, settled
 from decurion_crds.expressions.syntax import parse_expression
-from decurion_crds.expressions.text import parse_text
+from decurion_crds.expressions.text import BRACES, parse_text
 from decurion_crds.expressions.words import FUNCTIONS
 from decurion_crds.findings import Fix, did_you_mean, listed
 from decurion_crds.schemas import expand_fields, expand_schema
-from decurion_crds.v1alpha1 import Channel, GraphBlock, MapBlock, Node, TaskGraph, TaskGraphSpec, Template, ToolBlock
+from decurion_crds.v1alpha1 import Channel, GraphBlock, MapBlock, Node, TaskGraphSpec, Template, ToolBlock
 from decurion_crds.values import Validator, normalise
 
 LLM_OUTPUT: Schema = {
@@ -45,22 +45,26 @@ LLM_OUTPUT: Schema = {
 _KINDS: tuple[NodeKind, ...] = ("transform", "code", "tool", "llm", "graph", "map", "switch")
 
 
-def resolve(graph: TaskGraph, draft: GraphDraft, around: Around, report: Report) -> None:
+def resolve(root: Module, draft: GraphDraft, around: Around, report: Report) -> None:
     """Adds the scopes of a graph, and of those that it refers to, to `draft`. What is refused is in the report and left
     out.
     """
-    library = Library(graph, around, report)
+    library = Library(root, around, report)
     for owner, module in library.pending():
         _Resolver(module, owner, draft, library, report).graph()
 
 
 class _Resolver:
-    def __init__(self, graph: TaskGraph, owner: str, draft: GraphDraft, library: Library, report: Report) -> None:
+    def __init__(self, module: Module, owner: str, draft: GraphDraft, library: Library, report: Report) -> None:
+        graph = module.graph
         self._spec = graph.spec
+        self._open = module.open
         self._owner = owner
         self._library = library
         self._report = report
         self._draft = draft
+        opening, closing = graph.spec.delimiters or BRACES
+        self._delimiters = (opening, closing)
         self._templates = [template.name for template in graph.spec.templates]
 
     def graph(self) -> None:
@@ -78,6 +82,7 @@ class _Resolver:
 
     def _scope(self, name: str, body: TaskGraphSpec | Template, spot: Spot) -> ScopeDraft:
         scope = ScopeDraft(name, spot, self._fields(body.input, spot.below("input")), graph=self._owner)
+        scope.open = isinstance(body, Template) and body.name in self._open
         self._names([channel.name for channel in body.state], spot.below("state"), "channel")
         for i, channel in enumerate(body.state):
             draft = self._channel(channel, spot.below("state").item(i, channel.name))
@@ -110,14 +115,14 @@ class _Resolver:
 
     def _schema(self, written: str | dict[str, Any], spot: Spot) -> Schema:
         try:
-            return _settled(expand_schema(written, self._spec.schemas))
+            return _settled(expand_schema(written, self._spec.schemas, self._library.schemas))
         except SchemaRefused as refused:
             self._report.schema(refused, spot)
             return ANY
 
     def _fields(self, written: Mapping[str, Any], spot: Spot) -> Schema:
         try:
-            return _settled(expand_fields(written, self._spec.schemas))
+            return _settled(expand_fields(written, self._spec.schemas, self._library.schemas))
         except SchemaRefused as refused:
             self._report.schema(refused, spot)
             return {"type": "object"}
@@ -328,7 +333,7 @@ class _Resolver:
 
     def _text(self, src: str, spot: Spot, draft: NodeDraft) -> TextDraft | None:
         try:
-            parsed = parse_text(src, draft.names)
+            parsed = parse_text(src, draft.names, self._delimiters)
         except ExpressionRefused as refused:
             self._refused(refused, spot, src, work=True)
             draft.broken = True

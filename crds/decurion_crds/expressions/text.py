@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from decurion_crds.compiled import Text
 from decurion_crds.expressions.errors import ExpressionRefused, Problem, shifted
@@ -33,22 +34,31 @@ class ParsedText:
     expressions: tuple[Placed, ...]
 
 
-def parse_text(src: str, names: Collection[str]) -> ParsedText:
-    """Splits a text at its `{{ expression }}`; brackets and strings inside an expression may hold `}}`.
+Delimiters: TypeAlias = tuple[str, str]
+BRACES: Delimiters = ("{{", "}}")
+
+
+def parse_text(src: str, names: Collection[str], delimiters: Delimiters = BRACES) -> ParsedText:
+    """Splits a text at its `{{ expression }}`, or at other `delimiters`; brackets and strings inside an expression may
+    hold what closes it.
 
     Raises `ExpressionRefused` with the problems of all its expressions, placed in the text.
     """
     parts: list[str | Placed] = []
     problems: list[Problem] = []
-    for literal, start, end in _split(src):
+    opening, closing = delimiters
+    for literal, start, end in _split(src, opening, closing):
         if literal:
             parts.append(literal)
         if start is None:
             continue
         line, column = place_at(src, start)
         if end is None:
-            message = "this {{ has no }}; close it, or write {{ '{{' }} for two braces"
-            problems.append(Problem("EXPR-SYNTAX", message, line, max(1, column - 2)))
+            literally = "two braces" if delimiters == BRACES else "the sign itself"
+            message = (
+                f"this {opening} has no {closing}; close it, or write {opening} '{opening}' {closing} for {literally}"
+            )
+            problems.append(Problem("EXPR-SYNTAX", message, line, max(1, column - len(opening))))
             continue
         inner = src[start:end]
         lead = len(inner) - len(inner.lstrip())
@@ -70,30 +80,31 @@ def place_at(text: str, index: int) -> tuple[int, int]:
     return text.count("\n", 0, index) + 1, index - (text.rfind("\n", 0, index) + 1) + 1
 
 
-def _split(src: str) -> Iterator[tuple[str, int | None, int | None]]:
+def _split(src: str, opening: str, closing: str) -> Iterator[tuple[str, int | None, int | None]]:
     """Literal text, then start and end of the expression that follows it; None where there is none, or no end."""
     at = 0
     while True:
-        opening = src.find("{{", at)
-        if opening < 0:
+        found = src.find(opening, at)
+        if found < 0:
             yield src[at:], None, None
             return
-        end = _end(src, opening + 2)
-        yield src[at:opening], opening + 2, end
+        start = found + len(opening)
+        end = _end(src, start, closing)
+        yield src[at:found], start, end
         if end is None:
             return
-        at = end + 2
+        at = end + len(closing)
 
 
-def _end(src: str, at: int) -> int | None:
-    """Index of the `}}` that closes an expression which starts at `at`."""
+def _end(src: str, at: int, closing: str) -> int | None:
+    """Index of the `closing` that ends an expression which starts at `at`: the first outside brackets and strings."""
     level = 0
-    for token in _TOKEN.finditer(src, at):
-        sign = token[0]
-        if sign in "([{":
-            level += 1
-        elif sign in ")]}":
-            if level == 0:
-                return token.start() if src.startswith("}}", token.start()) else None
-            level -= 1
-    return None
+    while True:
+        token = _TOKEN.search(src, at)
+        end = src.find(closing, at) if level == 0 else -1
+        if end >= 0 and (token is None or end <= token.start()):
+            return end
+        if token is None or (level == 0 and token[0] in ")]}"):
+            return None
+        level += 1 if token[0] in "([{" else -1 if token[0] in ")]}" else 0
+        at = token.end()

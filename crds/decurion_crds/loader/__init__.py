@@ -1,6 +1,19 @@
 """Manifests from files: YAML as kubectl reads it, with the place of every value."""
 
+from decurion_crds.loader.bodies import Hoisted, hoist, unhoist, with_inputs
 from decurion_crds.loader.documents import AnyResource, Document, Loaded, independent, load, load_text
 from decurion_crds.v1alpha1.parse import KEY
 
-__all__ = ["KEY", "AnyResource", "Document", "Loaded", "independent", "load", "load_text"]
+__all__ = [
+    "KEY",
+    "AnyResource",
+    "Document",
+    "Hoisted",
+    "Loaded",
+    "hoist",
+    "independent",
+    "load",
+    "load_text",
+    "unhoist",
+    "with_inputs",
+]

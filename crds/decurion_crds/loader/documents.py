@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from decurion_crds.findings import MAX_WORD, Finding, Fix, did_you_mean, quoted, shortened
+from decurion_crds.loader.bodies import Hoisted, hoist
 from decurion_crds.loader.compose import Composed, Problem, compose
 from decurion_crds.loader.files import texts
 from decurion_crds.loader.source import Source, Spot
@@ -61,12 +63,22 @@ class Document:
         return spot.line, spot.column
 
     def locate(self, place: Place, offset: int | None = None) -> tuple[str, int, int]:
-        """File, line and column of `place`, as `position`."""
-        return self.file, *self.position(place, offset)
+        """File, line and column of `place` in the hoisted form, as `position`."""
+        return self.file, *self.position(self.hoisted.written(place), offset)
+
+    @cached_property
+    def hoisted(self) -> Hoisted:
+        """The resource as a cluster takes it: with a template for each body in place."""
+        return hoist(self.raw)
+
+    def as_written(self, finding: Finding) -> Finding:
+        """A finding about the hoisted form, with its path as in the file."""
+        return replace(finding, path=self.hoisted.path(finding.path)) if self.hoisted.paths else finding
 
     def parse(self) -> tuple[AnyResource | None, list[Finding]]:
         """The model, or None and why not."""
-        model, findings = parse_resource(self.raw, locate=self.locate)
+        model, found = parse_resource(self.hoisted.resource, locate=self.locate)
+        findings = [self.as_written(finding) for finding in found]
         return model, [*map(self._with_quotes, findings), *self._null_fields(findings)]
 
     def _null_fields(self, findings: Sequence[Finding]) -> Iterator[Finding]:

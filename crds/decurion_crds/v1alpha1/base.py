@@ -42,6 +42,7 @@ MAX_SPEC_BYTES = 96 * 1024
 """Bound of a `spec`, as compact JSON."""
 MAX_SPEC_DEPTH = 64
 
+MAX_IDENTIFIER = 63
 IDENTIFIER = r"^[a-z][a-zA-Z0-9_]{0,62}$"
 """Names of nodes, channels, templates, and of `with` and `as`: they occur in expressions."""
 RESERVED = frozenset({"input", "nodes", "state", "run", "output", "iteration", "index", "raw"})

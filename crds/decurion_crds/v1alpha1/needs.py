@@ -15,7 +15,13 @@ Bindings = Annotated[dict[ResourceKey, ResourceName], Field(max_length=MAX_ENTRI
 
 BIND_TEXT = "With ref: what the other graph uses for its needs: name in its needs → name of a resource here."
 _BIND_WITHOUT_REF = "bind goes with ref: a template shares the names of its graph; remove bind, or use another graph"
+BODY_TEXT = "A template in place, in files alone: what is applied has a template, which decurion graph fmt writes."
+_BODY = (
+    "body is a form of files and stands alone there; on a cluster write template, as decurion graph fmt prints it, and "
+    "remove body"
+)
 RUNS_A_GRAPH = (
+    Rule(cel="!has(self.body)", message=_BODY, check=lambda block: block.body is None),
     one_of("template", "ref"),
     Rule(
         cel="!has(self.bind) || has(self.ref)",

@@ -15,6 +15,7 @@ from decurion_crds.canonical import canonical, drop_nulls
 from decurion_crds.errors import ValueRefused
 from decurion_crds.findings import MAX_WORD, Finding, Fix, did_you_mean, listed, quoted, shortened
 from decurion_crds.v1alpha1.base import API_VERSION, MAX_SPEC_BYTES, MAX_SPEC_DEPTH, Model, Resource
+from decurion_crds.v1alpha1.delimiters import DELIMITER
 from decurion_crds.v1alpha1.fields import field_of, literals, model_at
 from decurion_crds.v1alpha1.llm import LLM
 from decurion_crds.v1alpha1.mcpserver import MCPServer
@@ -32,6 +33,7 @@ Locate: TypeAlias = Callable[[Place], tuple[str, int, int] | None]
 
 _FORMS: dict[str, str] = {
     r"^[-._a-zA-Z0-9]+$": "letters, digits, - . and _",
+    DELIMITER: "two to four signs, as in << and >>",
     r"^[-a-zA-Z0-9]+$": "letters, digits and -",
     r"^https?://[^\s]+$": "an address such as https://host:8000/v1",
     r"^(s3|file)://[^\s]+$": "s3://bucket/key or file:///folder/file",

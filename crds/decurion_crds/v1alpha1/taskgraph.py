@@ -33,8 +33,10 @@ from decurion_crds.v1alpha1.base import (
     one_of,
 )
 from decurion_crds.v1alpha1.channel import Channel
+from decurion_crds.v1alpha1.delimiters import Delimiters
 from decurion_crds.v1alpha1.mcpserver import ToolName
 from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
+from decurion_crds.v1alpha1.needs import BODY_TEXT as _BODY_TEXT
 from decurion_crds.v1alpha1.needs import RUNS_A_GRAPH, Bindings, Needs
 
 BLOCKS = ("transform", "code", "tool", "llm", "graph", "map", "switch")
@@ -91,6 +93,7 @@ class MapBlock(Model):
         None, description="Another TaskGraph of the namespace that runs, instead of a template."
     )
     bind: Bindings = Field(default_factory=dict, description=_BIND_TEXT)
+    body: FreeObject | None = Field(None, description=_BODY_TEXT)
     concurrency: int | None = Field(
         None, ge=1, le=100_000, description="Most items in work at a time; absent, what the pool has."
     )
@@ -117,6 +120,7 @@ class GraphBlock(Model):
         None, description="Another TaskGraph of the namespace that runs, instead of a template."
     )
     bind: Bindings = Field(default_factory=dict, description=_BIND_TEXT)
+    body: FreeObject | None = Field(None, description=_BODY_TEXT)
 
     rules = RUNS_A_GRAPH
 
@@ -335,6 +339,11 @@ class TaskGraphSpec(Model):
     templates: Annotated[list[Template], named(max_length=MAX_TEMPLATES)] = Field(
         default_factory=list, description="Private graphs that graph and map nodes run."
     )
+    delimiters: Delimiters | None = Field(
+        None,
+        description="What opens and closes an expression in texts, where {{ and }} mean something to another tool, as "
+        'in ["<<", ">>"].',
+    )
     needs: Needs = Field(
         default_factory=dict,
         description="What whoever uses this graph may swap: name → kind. Unbound, a name means the resource of that "
@@ -347,7 +356,6 @@ class TaskGraphSpec(Model):
         "workspace": "pass contents by input and output",
         "limits": "use timeoutSeconds of the nodes",
         "expose": "remove it",
-        "delimiters": "keep the graph out of Helm's templating",
         "context": "pass what prompts need by with",
     }
 
