@@ -6,7 +6,7 @@ from importlib.metadata import version as installed_version
 
 import typer
 
-from decurion_cli import graph, ledger, operator, run, storage, validate, worker
+from decurion_cli import graph, ledger, node, operator, run, storage, validate, worker
 
 app = typer.Typer(
     name="decurion",
@@ -20,6 +20,7 @@ app.command("run")(run.run)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(storage.app, name="storage")
 app.add_typer(graph.app, name="graph")
+app.add_typer(node.app, name="node")
 app.add_typer(worker.app, name="worker")
 app.add_typer(operator.app, name="operator")
 app.command("crds")(operator.crds)

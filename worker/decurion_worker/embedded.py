@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
-from decurion_ledger import Values, open_store
+from decurion_ledger import Store, Values, open_store
 from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.errors import RunLetGo
 from decurion_worker.executors.local import LocalExecutor
@@ -38,15 +38,17 @@ async def run_embedded(
     runners: int = 1,
     branches: int = 1024,
     settings: DriverSettings | None = None,
+    store: Store | None = None,
 ) -> RunEnd:
     """Open or resume a run on the ledger at `ledger` and see it to its end.
 
-    `secrets` gives the values of the secrets that a graph names.
+    `secrets` gives the values of the secrets that a graph names. `store` is that of the ledger, where it is open
+    already.
 
     Raises what `Driver.open_run` raises, and `RunLetGo` when another driver took the run over or the store was away for
     longer than the patience.
     """
-    store = open_store(ledger)
+    store = store if store is not None else open_store(ledger)
     driver = Driver(
         "driver-0",
         store=store,
