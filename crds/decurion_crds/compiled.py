@@ -18,7 +18,7 @@ from decurion_crds.canonical import Json, canonical, digest
 Schema = dict[str, Any]
 """A JSON Schema (2020-12), self-contained: shared names are resolved."""
 
-NodeKind = Literal["transform", "code", "tool", "llm", "map", "graph", "switch"]
+NodeKind = Literal["transform", "code", "tool", "llm", "map", "graph", "switch", "approval"]
 OnFailure = Literal["fail", "skip", "otherwise"]
 MergeRule = Literal["replace", "append", "union", "sum", "min", "max", "mergeByKey"]
 Prefer = Literal["first", "last", "error"]
@@ -188,6 +188,23 @@ def _same(one: Json, other: Json) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
+class ApprovalBlock(_Compiled):
+    """A wait for people. The node's output is `{approved, by?, at?, form?}`.
+
+    `form` is the schema of what an approval has to bring. Where `users` or `groups` is given, only these may decide;
+    `count` different people have to approve, one rejects. `on_timeout` and `on_reject` say what becomes of the node.
+    """
+
+    message: Text
+    form: Schema | None = None
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    count: int = 1
+    timeout_seconds: float | None = Field(None, alias="timeoutSeconds")
+    on_timeout: Literal["fail", "reject", "approve"] = Field("fail", alias="onTimeout")
+    on_reject: Literal["fail", "continue"] = Field("fail", alias="onReject")
+
+
 class Retry(_Compiled):
     """Tries after the first: `transient` for failures of transport, `repair` for outputs that break their schema."""
 
@@ -203,7 +220,7 @@ class Node(_Compiled):
     `after` and `parents`, and not in `control`. `reads` are the paths that `when`, `with`, control parts and
     `otherwise` need from the scope (`input…`, `nodes…`, `state…`, `run…`). `parents` are the nodes among `after` whose
     data it reads. `digest` covers all that decides this node's result: its own fields, its template, its model.
-    Exactly one of `transform`, `code`, `tool`, `llm`, `map`, `graph`, `switch` is set, named by `kind`.
+    Exactly one of `transform`, `code`, `tool`, `llm`, `map`, `graph`, `switch`, `approval` is set, named by `kind`.
 
     Whether a node is skipped says `Scope.passes_over`, and then its `when`. A skipped node's output is that of
     `otherwise`, or None. `on_failure` says what becomes of a node whose tries are used up: `fail` ends the scope;
@@ -233,6 +250,7 @@ class Node(_Compiled):
     map: MapBlock | None = None
     graph: GraphBlock | None = None
     switch: SwitchBlock | None = None
+    approval: ApprovalBlock | None = None
     digest: str = ""
 
     @property
@@ -259,8 +277,8 @@ class Scope(_Compiled):
 
     `input_schema` and `output_schema` are object schemas (`output_schema` is free where `output` is `$value`).
     `output` maps names to expressions, or the single name `$value` to one. `leaf` says that this scope runs whole on
-    one runner: no map is reachable from it, also not by the templates of its `graph` nodes. `digest` covers everything
-    in the scope and below it.
+    one runner: no map and no approval is reachable from it, also not by the templates of its `graph` nodes. `digest`
+    covers everything in the scope and below it.
     """
 
     input_schema: Schema = Field(alias="inputSchema")

@@ -36,6 +36,10 @@ class RecordType(StrEnum):
     LEASE_LOST = "lease_lost"
     TIMER_SET = "timer_set"
     TIMER_FIRED = "timer_fired"
+    APPROVAL_REQUESTED = "approval_requested"
+    APPROVAL_GIVEN = "approval_given"
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
     CANCEL = "cancel"
     CLOSE = "close"
 

@@ -265,7 +265,7 @@ CASES: dict[str, tuple[object, list[str]]] = {
     ),
     "no kind": (
         {"apiVersion": "decurion.dev/v1alpha1"},
-        ["kind [KIND] kind is missing; write kind: LLM, MCPServer, TaskGraph, TaskGraphRun or WorkerPool"],
+        ["kind [KIND] kind is missing; write kind: Approval, LLM, MCPServer, TaskGraph, TaskGraphRun or WorkerPool"],
     ),
     "no object": ([], [" [KIND] a resource is an object with apiVersion and kind, and this is a list"]),
 }

@@ -55,6 +55,7 @@ def test_the_definitions_keep_the_rules(kind: str) -> None:
 def test_names_are_ours_alone() -> None:
     names = {kind: crd["spec"]["names"] for kind, crd in CRDS.items()}
     assert {kind: (name["shortNames"], name["categories"]) for kind, name in names.items()} == {
+        "Approval": (["tgap"], ["decurion-runs"]),
         "LLM": (["tgm"], ["decurion"]),
         "MCPServer": (["tgs"], ["decurion"]),
         "TaskGraph": (["tg"], ["decurion"]),

@@ -37,6 +37,8 @@ class Acceptance:
             return "the path is committed already"
         if record.core.get("path") != record.path or hash_core(record.core) != record.core_hash:
             return "its core does not have the hash it names"
+        if record.type == "approval_requested" and (why := self._asking_fault(record, task)):
+            return why
         if task.kind == "join" and record.core.get("arms") != task.env["arms"]:
             return "it names other arms than have ended"
         return self._value_fault(record)
@@ -59,13 +61,20 @@ class Acceptance:
             return "its keys are not those of its items"
         return None
 
+    def _asking_fault(self, record: Record, task: Task) -> str | None:
+        scope = self._graph.templates[task.template] if task.template else self._graph.root
+        node = scope.by_name.get(task.node)
+        if node is None or node.approval is None or record.path != f"{task.key}!open":
+            return "the node asks nobody"
+        return None if record.envelope.get("request") else "its request has no name"
+
     def _place_fault(self, record: Record, task: Task, last: bool) -> str | None:
         """Why a record of this type and path cannot come of the task, or why it cannot be the last one."""
         if record.core is None:
             if last or record.type not in ("attempt_failed", *EVENTS):
                 return f"a record of type {record.type} cannot end an item"
             ends = False
-        elif record.type not in ("commit", "skip", "scope_opened", "join"):
+        elif record.type not in ("commit", "skip", "scope_opened", "join", "approval_requested"):
             return f"a runner writes no record of type {record.type}"
         else:
             ends = record.path in _ends(task)

@@ -343,6 +343,32 @@ class TimedOut(Terminal):
         self.seconds = seconds
 
 
+class Rejected(Terminal):
+    """A person said no where the graph goes on only with a yes."""
+
+    code = "Rejected"
+
+    def __init__(self, path: str, by: str, comment: str) -> None:
+        why = f" ({_short(comment, 200)})" if comment else ""
+        super().__init__(f"{path}: {by} has rejected it{why}; write onReject: continue where a run goes on after that")
+        self.path = path
+        self.by = by
+
+
+class ApprovalTimeout(Terminal):
+    """Nobody decided in time."""
+
+    code = "ApprovalTimeout"
+
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__(
+            f"{path}: nobody has decided within {seconds:g} s; raise timeoutSeconds of the approval, or say by "
+            "onTimeout what a wait that is over means"
+        )
+        self.path = path
+        self.seconds = seconds
+
+
 class OutputTooLarge(Terminal):
     """An answer exceeds the bytes that are read of it."""
 

@@ -16,6 +16,7 @@ from decurion_worker.engine import Engine, Failure, NodeStatus, Opened, ScopeSta
 MAX_FAILURES = 10
 MAX_MESSAGE = 256
 MAX_OUTPUT = 4096
+MAX_APPROVALS = 20
 
 
 @dataclass(slots=True)
@@ -62,6 +63,10 @@ def project(engine: Engine, facts: RunFacts) -> dict[str, Json]:
         "ledger": {"uri": facts.ledger_uri, "slot": facts.slot, "head": facts.head},
         "committed": facts.committed,
     }
+    if engine.closed is None:
+        shown |= _waits(engine)
+        if not facts.reason:
+            shown["reason"], shown["message"] = _why_quiet(engine)
     if facts.finished_at is not None:
         shown["finishedAt"] = facts.finished_at
     if facts.state_hash is not None:
@@ -71,9 +76,41 @@ def project(engine: Engine, facts: RunFacts) -> dict[str, Json]:
     return shown
 
 
+def _waits(engine: Engine) -> dict[str, Json]:
+    """The first requests to people with how many there are, and when something happens by itself next."""
+    pending = list(engine.approvals.pending())
+    dues = sorted(timed.due for timed in engine.timed() if timed.due is not None)
+    shown: dict[str, Json] = {"nextWakeAt": dues[0]} if dues else {}
+    if pending:
+        shown["approvals"] = [
+            {
+                "node": asked.path,
+                "request": asked.request,
+                "digest": asked.digest,
+                "message": _clip(asked.message),
+                **({"due": asked.due} if asked.due is not None else {}),
+            }
+            for asked in pending[:MAX_APPROVALS]
+        ]
+        shown["pendingApprovals"] = len(pending)
+    return shown
+
+
+def _why_quiet(engine: Engine) -> tuple[str, str]:
+    """Reason and message of a run of which nothing is executed, or soon will not be; empty for any other."""
+    if engine.suspended:
+        rest = f"{len(engine.out)} that began before end first" if engine.out else "nothing of it is executed"
+        return ("Suspending" if engine.out else "Suspended"), f"The run is suspended: {rest}."
+    if not engine.awaiting:
+        return "", ""
+    paths = [asked.path for asked in engine.approvals.pending()]
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return "AwaitingApproval", f"It waits for people at {paths[0]}{more}: decurion approve"
+
+
 def _phase(engine: Engine, facts: RunFacts) -> str:
     if facts.state_hash is None:
-        return "Running"
+        return "Suspended" if engine.suspended and not engine.out and engine.closed is None else "Running"
     return (engine.closed or "running").capitalize()
 
 
@@ -85,7 +122,8 @@ def _node(scope: ScopeState, name: str) -> dict[str, Json]:
     if opened is not None and not opened.single:
         counts = {
             "total": opened.total,
-            "running": 0 if opened.joined else opened.running,
+            "running": 0 if opened.joined else opened.running - opened.parked,
+            "waiting": 0 if opened.joined else opened.parked,
             "succeeded": opened.ok,
             "failed": len(opened.failures),
         }
@@ -102,7 +140,8 @@ def _node_phase(scope: ScopeState, name: str, status: NodeStatus) -> str:
         case NodeStatus.FAILED:
             return "Failed"
         case NodeStatus.OPEN:
-            return "Running"
+            opened = scope.opened.get(name)
+            return "Waiting" if name in scope.asked or (opened is not None and opened.rests) else "Running"
         case NodeStatus.READY if not scope.halted and not scope.ended:
             return "Running"
         case _:

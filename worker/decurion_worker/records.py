@@ -14,11 +14,12 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import Execution, schema_hash
-from decurion_worker.engine.actions import EndScope, Task
+from decurion_worker.engine.actions import Decide, EndScope, Task
 from decurion_worker.engine.scopes import ABANDONED, Opened, timed_out
 from decurion_worker.engine.tasks import counts
 from decurion_worker.failure import Failure
 from decurion_worker.nodes import NodeResult
+from decurion_worker.nodes.approval import nonce
 
 Parents = Sequence[tuple[str, str]]
 
@@ -88,18 +89,20 @@ async def build(
 async def node_record(
     execution: Execution, result: NodeResult, *, parents: Parents, envelope: Mapping[str, Json], mark: str = ""
 ) -> Built:
-    """The record of one executed node: `commit`, `skip`, or `scope_opened` for a map or graph."""
+    """The record of one executed node: `commit`, `skip`, `scope_opened` for a map or graph, or `approval_requested`."""
     context, node = execution.context, execution.node
     seen: dict[str, Json] = {**envelope}
     if execution.usage:
         seen["usage"] = dict(execution.usage)
     if execution.model:
         seen["model"] = execution.model
-    opened = result.status == "opened"
+    opened = result.status in ("opened", "asked")
+    if result.status == "asked":
+        seen["request"] = nonce()
     return await build(
         context.values,
         context.run,
-        type="scope_opened" if opened else "skip" if result.status == "skipped" else "commit",
+        type=_TYPES.get(result.status, "commit"),
         path=f"{execution.path}!open" if opened else f"{execution.path}{mark}",
         node=node.digest,
         parents=parents,
@@ -107,10 +110,13 @@ async def node_record(
         value=result.output,
         has_value=_has_value(result),
         failure=result.failure,
-        schema=context.schema_hash(node.output),
+        schema=context.schema_hash(node.output) if result.status != "asked" else None,
         writes=result.writes,
         envelope=seen,
     )
+
+
+_TYPES = {"opened": "scope_opened", "asked": "approval_requested", "skipped": "skip"}
 
 
 def _has_value(result: NodeResult) -> bool:
@@ -218,6 +224,26 @@ async def scope_ended(values: Values, run: str, ended: EndScope, *, envelope: Ma
         value=None,
         failure=ended.failure,
         schema=schema_hash(scope.scope.output_schema),
+        envelope=envelope,
+    )
+    return built.record
+
+
+async def decided(values: Values, run: str, decision: Decide, *, envelope: Mapping[str, Json]) -> Record:
+    """The result of a node whose people have decided, or whose time is over."""
+    asked = decision.asked
+    outcome = asked.outcome
+    built = await build(
+        values,
+        run,
+        type="commit",
+        path=asked.path,
+        node=asked.node.digest,
+        parents=((f"{asked.path}!open", asked.core),),
+        input=None,
+        value=outcome.output if outcome is not None else None,
+        failure=outcome.failure if outcome is not None else None,
+        schema=schema_hash(asked.node.output),
         envelope=envelope,
     )
     return built.record

@@ -38,13 +38,14 @@ from decurion_ledger.errors import (
     ValueMissing,
 )
 from decurion_worker.acceptance import Acceptance
-from decurion_worker.engine import Applied, Close, EndScope, Engine, Failure, Join, Task, failure_of
+from decurion_worker.approving import Answer, Answers, Verdict
+from decurion_worker.engine import Applied, Close, Decide, EndScope, Engine, Failure, Join, Task, failure_of
 from decurion_worker.errors import RunnerLost
 from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.loading import applied, done
 from decurion_worker.notes import Notes
 from decurion_worker.projection import RunFacts, project
-from decurion_worker.records import given_up, join_record, scope_ended
+from decurion_worker.records import decided, given_up, join_record, scope_ended
 from decurion_worker.timers import Timers
 from decurion_worker.wide import channel_hash
 
@@ -127,6 +128,8 @@ class RunSession:
         self.why = ""
         self.leader_epoch = 0
         self.cluster = ""
+        self._suspending = False
+        self._awaiting = False
         self.doomed: Failure | None = None
         """Why nothing of this run is tried any more; it is closed with that."""
         self.advanced = False
@@ -145,6 +148,7 @@ class RunSession:
         self._failing: set[asyncio.Task[None]] = set()
         self._notes = Notes()
         self._timers = Timers(run, now=now, write=self._write_own)
+        self._answers = Answers(run, engine.approvals)
         self._halting: asyncio.Task[None] | None = None
         self.on_changed: Callable[[RunSession], None] = lambda session: None
         self.on_acked: Callable[[RunSession, Mapping[str, int]], None] = lambda session, acks: None
@@ -159,6 +163,7 @@ class RunSession:
         self.facts.attempt = opened.fences
         self.facts.head = opened.writer.head
         self.engine.abandoned.clear()
+        self._suspending = self.engine.suspended
 
     async def adopt(self, records: list[Record]) -> None:
         """Commit results that come from an earlier run. For a session that has not started."""
@@ -184,6 +189,23 @@ class RunSession:
             self._inbox.own.append(Record(type="cancel", path="/", core=None, envelope=envelope, core_hash=""))
             self._wake.set()
 
+    async def answer(self, answer: Answer) -> Verdict:
+        """Record what a person decided; returns when that is durable, or with why it is refused.
+
+        Raises `RunLetGo` when this driver lets go of the run before it is known.
+        """
+        waiting = self._answers.put(answer)
+        self._wake.set()
+        return await waiting
+
+    def suspend(self, wanted: bool) -> None:
+        """Hand out nothing new, or go on. What runners hold ends."""
+        if wanted is not self._suspending and self.engine.closed is None:
+            self._suspending = wanted
+            self._write_own(
+                Record.event("suspended" if wanted else "resumed", "/", {"run": self.run, "at": self._stamp()})
+            )
+
     def take(self, limit: int, runner: str, *, room: Callable[[str], bool]) -> list[Task]:
         """Up to `limit` tasks for a runner; `room(key)` says whether a suspect may stand on it now."""
         tasks = self.engine.take(limit)
@@ -194,7 +216,14 @@ class RunSession:
             else:
                 self.engine.give_back(task.key)
         self._wake_if_due()
+        self._show_waiting()
         return kept
+
+    def _show_waiting(self) -> None:
+        """Say it when all that is left waits for people: taking nothing can be what shows it."""
+        if self.engine.awaiting is not self._awaiting:
+            self._awaiting = self.engine.awaiting
+            self.on_changed(self)
 
     def give_back(self, tasks: Iterable[Task]) -> None:
         """Tasks that were taken and reached no runner."""
@@ -308,10 +337,11 @@ class RunSession:
     async def _step(self) -> bool:
         """Write one group of records and apply them. False when there was nothing to write."""
         inbox, self._inbox = self._inbox, _Inbox()
+        answers = self._answers.judged(at=self._stamp())
         checked = self._check(inbox.submitted)
         loaded = await self._load(checked)
         records = [one.record for one in loaded]
-        records += inbox.own
+        records += inbox.own + answers.records
         records += [record for task, record in inbox.given_up if self.engine.out.get(task.key) is task]
         close: Close | None = None
         for decision in self.engine.decide():
@@ -327,6 +357,7 @@ class RunSession:
             for (slot, record), one in zip_longest(zip(slots, records, strict=True), loaded):
                 await self._apply(slot, record, one)
             await self._still_mine(written)
+        answers.settle()
         for lease, why in checked.void:
             self._offer_again(lease, why)
         if close is not None:
@@ -530,7 +561,9 @@ class RunSession:
 
     # ------------------------------------------------------------------ what the driver writes itself
 
-    async def _decided(self, decision: Join | EndScope) -> Record:
+    async def _decided(self, decision: Join | EndScope | Decide) -> Record:
+        if isinstance(decision, Decide):
+            return await decided(self._values, self.run, decision, envelope=self._signed())
         if isinstance(decision, Join):
             return await join_record(self._values, self.run, decision.map, envelope=self._signed())
         return await scope_ended(self._values, self.run, decision, envelope=self._signed())
@@ -567,6 +600,7 @@ class RunSession:
             self.why = why
             self.ended.set()
             self._timers.stop()
+            self._answers.fail(why)
             self.leases.clear()
             self.on_ended(self, why)
 

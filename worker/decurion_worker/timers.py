@@ -1,7 +1,8 @@
 """Times of a run that are up: what the log says is due, and the alarm that rings for it.
 
-Time enters the engine only by records. A map or graph with a `timeoutSeconds` of its own gets a `timer_set` that says
-when it is due, so that a driver that comes later counts from the same moment, and a `timer_fired` when it was.
+Time enters the engine only by records. What has a `timeoutSeconds` of its own (a map, a graph, an approval) gets a
+`timer_set` that says when it is due, so that a driver that comes later counts from the same moment, and a
+`timer_fired` when it was.
 """
 
 from __future__ import annotations
@@ -9,9 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from decurion_ledger import Record
-from decurion_worker.engine import Opened
+
+
+class Timed(Protocol):
+    """What has a time of its own: a map or graph that is open, a request to people."""
+
+    path: str
+    due: str | None
+
+    @property
+    def seconds(self) -> float | None: ...
 
 
 class Timers:
@@ -24,7 +35,7 @@ class Timers:
         self._asked: set[str] = set()
         self._alarms: dict[str, asyncio.TimerHandle] = {}
 
-    def tend(self, opened: Iterable[Opened]) -> None:
+    def tend(self, opened: Iterable[Timed]) -> None:
         """Set what is not set, and an alarm for what is; what is open no more rings no more."""
         current = {one.path: one for one in opened}
         for path in [path for path in self._alarms if path not in current]:

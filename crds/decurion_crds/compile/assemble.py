@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from decurion_crds.compile.approvals import approval_of
 from decurion_crds.compile.digest import node_digest, scope_digest
 from decurion_crds.compile.draft import SCOPE_NAMES, ChannelDraft, GraphDraft, NodeDraft, ScopeDraft, Site, Use
 from decurion_crds.compile.infer import Typed
@@ -24,7 +25,15 @@ from decurion_crds.compiled import (
 )
 from decurion_crds.expressions.syntax import shortest
 
-TIMEOUTS = {"transform": 1.0, "switch": 1.0, "code": 30.0, "llm": 600.0, "map": 604_800.0, "graph": 604_800.0}
+TIMEOUTS = {
+    "transform": 1.0,
+    "switch": 1.0,
+    "approval": 1.0,
+    "code": 30.0,
+    "llm": 600.0,
+    "map": 604_800.0,
+    "graph": 604_800.0,
+}
 """Seconds of one try where the node says nothing. Map and graph have no time of their own: they get the bound of the
 field.
 """
@@ -100,7 +109,9 @@ class _Assembly:
         return self._done[name]
 
     def _leaf(self, node: Node) -> bool:
-        return node.map is None and (node.graph is None or self._done[node.graph.template].leaf)
+        if node.map is not None or node.approval is not None:
+            return False
+        return node.graph is None or self._done[node.graph.template].leaf
 
     def _node(self, scope: ScopeDraft, draft: NodeDraft, order: Order, env: Env) -> Node:
         key = (scope.name, draft.name)
@@ -132,6 +143,7 @@ class _Assembly:
                 "map": self._map(scope, draft, template),
                 "graph": GraphBlock(template=template) if draft.kind == "graph" else None,
                 "switch": _switch(draft),
+                "approval": approval_of(draft),
             }
         )
         spec = self._spec(node.llm.ref) if node.llm is not None else None

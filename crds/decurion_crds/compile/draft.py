@@ -106,6 +106,8 @@ class NodeDraft:
     tool: ToolDraft | None = None
     system: TextDraft | None = None
     prompt: TextDraft | None = None
+    message: TextDraft | None = None
+    form: Schema | None = None
     choices: dict[str, Site] = field(default_factory=dict)
     items: Site | None = None
     jsonl: Site | None = None
@@ -143,7 +145,7 @@ class NodeDraft:
         yield from self.choices.values()
         if self.tool is not None:
             yield from self.tool.arguments.sites()
-        for text in (self.system, self.prompt):
+        for text in (self.system, self.prompt, self.message):
             yield from text.sites if text is not None else ()
 
 

@@ -185,7 +185,7 @@ class _Inference:
             spawn(self._written(scope, node, site, Due(scope.channels[name].schema)))
         if node.kind == "code":
             yield from self._code(scope, node)
-        elif node.kind == "llm":
+        elif node.kind in ("llm", "approval"):
             yield from self._texts(scope, node)
         elif node.tool is not None and node.tool.tool is not None:
             names = yield from self._work_names(scope, node)
@@ -214,7 +214,8 @@ class _Inference:
             return (yield from self._fits(scope, node, site, Due(due[name])))
         names = yield from self._names(scope, node, site)
         # A prompt takes any value: nothing relies on its type.
-        otherwise = SILENT if node.kind in ("tool", "llm", "map", "graph") else Undetermined(_BY_TRANSFORM)
+        silent = node.kind in ("tool", "llm", "map", "graph", "approval")
+        otherwise = SILENT if silent else Undetermined(_BY_TRANSFORM)
         if node.template in self._open:
             otherwise = Undetermined(by_input(name))
         return (yield from self._sites.infers(site, names, otherwise))
@@ -303,7 +304,7 @@ class _Inference:
 
     def _texts(self, scope: ScopeDraft, node: NodeDraft) -> Typing[None]:
         names = yield from self._work_names(scope, node)
-        for text in (node.system, node.prompt):
+        for text in (node.system, node.prompt, node.message):
             for site in text.sites if text is not None else ():
                 self._rounds.spawn(self._sites.shows(site, names))
         dues = choice_dues(node.output or ANY, node.choices, node.spot.below("llm", "choices"), self._report)

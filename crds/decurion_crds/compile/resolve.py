@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from decurion_crds.compile.approvals import check_approval
 from decurion_crds.compile.channels import channel_draft
 from decurion_crds.compile.draft import (
     SCOPE_NAMES,
@@ -42,7 +43,7 @@ LLM_OUTPUT: Schema = {
     "required": ["text"],
     "additionalProperties": False,
 }
-_KINDS: tuple[NodeKind, ...] = ("transform", "code", "tool", "llm", "graph", "map", "switch")
+_KINDS: tuple[NodeKind, ...] = ("transform", "code", "tool", "llm", "graph", "map", "switch", "approval")
 
 
 def resolve(root: Module, draft: GraphDraft, around: Around, report: Report) -> None:
@@ -193,6 +194,11 @@ class _Resolver:
         elif node.switch is not None:
             draft.value = self._optional(node.switch.value, spot.below("value"), "scope", SCOPE_NAMES)
             draft.output = SWITCH_OUTPUT
+        elif node.approval is not None:
+            draft.message = self._text(node.approval.message, spot.below("message"), draft)
+            if node.approval.form is not None:
+                draft.form = self._schema(node.approval.form, spot.below("form"))
+            check_approval(draft, self._report)
 
     def _code(self, draft: NodeDraft, source: str, spot: Spot) -> None:
         try:

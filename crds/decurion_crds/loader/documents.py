@@ -7,18 +7,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from decurion_crds.findings import MAX_WORD, Finding, Fix, did_you_mean, quoted, shortened
 from decurion_crds.loader.bodies import Hoisted, hoist
 from decurion_crds.loader.compose import Composed, Problem, compose
 from decurion_crds.loader.files import texts
 from decurion_crds.loader.source import Source, Spot
-from decurion_crds.v1alpha1 import GROUP, LLM, MCPServer, TaskGraph, TaskGraphRun, WorkerPool
+from decurion_crds.v1alpha1 import GROUP
 from decurion_crds.v1alpha1.fields import is_declared
-from decurion_crds.v1alpha1.parse import EXPRESSION_DUE, KEY, KINDS, UNQUOTED, Place, parse_resource, place_text
-
-AnyResource: TypeAlias = LLM | MCPServer | TaskGraph | TaskGraphRun | WorkerPool
+from decurion_crds.v1alpha1.parse import (
+    EXPRESSION_DUE,
+    KEY,
+    KINDS,
+    UNQUOTED,
+    AnyResource,
+    Place,
+    parse_resource,
+    place_text,
+)
 
 _SEPARATOR = re.compile(r"^---(?P<rest>.*)$", re.MULTILINE)
 

@@ -1,5 +1,6 @@
 """The resources of `decurion.dev/v1alpha1` as pydantic models."""
 
+from decurion_crds.v1alpha1.approval import Approval, ApprovalBlock, ApprovalSpec, ApprovalStatus, Approvers
 from decurion_crds.v1alpha1.base import (
     API_VERSION,
     GROUP,
@@ -83,6 +84,11 @@ __all__ = [
     "RESERVED",
     "TERMINAL_PHASES",
     "VERSION",
+    "Approval",
+    "ApprovalBlock",
+    "ApprovalSpec",
+    "ApprovalStatus",
+    "Approvers",
     "Auth",
     "Case",
     "Channel",

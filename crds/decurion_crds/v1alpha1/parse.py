@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from decurion_crds.canonical import canonical, drop_nulls
 from decurion_crds.errors import ValueRefused
 from decurion_crds.findings import MAX_WORD, Finding, Fix, did_you_mean, listed, quoted, shortened
+from decurion_crds.v1alpha1.approval import Approval
 from decurion_crds.v1alpha1.base import API_VERSION, MAX_SPEC_BYTES, MAX_SPEC_DEPTH, Model, Resource
 from decurion_crds.v1alpha1.delimiters import DELIMITER
 from decurion_crds.v1alpha1.fields import field_of, literals, model_at
@@ -35,6 +36,7 @@ _FORMS: dict[str, str] = {
     r"^[-._a-zA-Z0-9]+$": "letters, digits, - . and _",
     DELIMITER: "two to four signs, as in << and >>",
     r"^[-a-zA-Z0-9]+$": "letters, digits and -",
+    r"^[0-9a-f]+$": "hexadecimal digits",
     r"^https?://[^\s]+$": "an address such as https://host:8000/v1",
     r"^(s3|file)://[^\s]+$": "s3://bucket/key or file:///folder/file",
     r"^(s3|file|memory)://[^\s]+$": "s3://bucket/prefix or file:///folder",
@@ -42,7 +44,9 @@ _FORMS: dict[str, str] = {
 """What to write for a pattern of the models."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
 
-KINDS: dict[str, type[LLM] | type[MCPServer] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool]] = {
+AnyResource: TypeAlias = Approval | LLM | MCPServer | TaskGraph | TaskGraphRun | WorkerPool
+KINDS: dict[str, type[AnyResource]] = {
+    "Approval": Approval,
     "LLM": LLM,
     "MCPServer": MCPServer,
     "TaskGraph": TaskGraph,
@@ -51,7 +55,6 @@ KINDS: dict[str, type[LLM] | type[MCPServer] | type[TaskGraph] | type[TaskGraphR
 }
 LATER_KINDS: dict[str, str] = {
     "Agent": "use llm nodes",
-    "Approval": "end the graph where a person decides, and start another",
     "Skill": "put the text into system of an llm node",
 }
 
@@ -89,9 +92,7 @@ _DUE: dict[str, str] = {
 }
 
 
-def parse_resource(
-    obj: object, *, locate: Locate | None = None
-) -> tuple[LLM | MCPServer | TaskGraph | TaskGraphRun | WorkerPool | None, list[Finding]]:
+def parse_resource(obj: object, *, locate: Locate | None = None) -> tuple[AnyResource | None, list[Finding]]:
     """The model of a resource of this API group, or None and why not.
 
     `obj` is the resource as JSON; members that are null count as absent. `locate` adds file, line and column to the
@@ -155,9 +156,7 @@ class _Reporter:
         self.findings.append(Finding(code, path, message, file=file, line=line, column=column, fix=fix))
 
 
-def _kind(
-    obj: object, report: _Reporter
-) -> type[LLM] | type[MCPServer] | type[TaskGraph] | type[TaskGraphRun] | type[WorkerPool] | None:
+def _kind(obj: object, report: _Reporter) -> type[AnyResource] | None:
     if not isinstance(obj, Mapping):
         report.add("KIND", (), f"a resource is an object with apiVersion and kind, and this is {_type_name(obj)}")
         return None
@@ -362,4 +361,4 @@ def _repeated(items: object, base: Place) -> Iterator[tuple[Place, str]]:
             seen.add(name)
 
 
-__all__ = ["KEY", "KINDS", "LATER_KINDS", "Locate", "Place", "parse_resource", "place_text"]
+__all__ = ["KEY", "KINDS", "LATER_KINDS", "AnyResource", "Locate", "Place", "parse_resource", "place_text"]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from decurion_crds.v1alpha1.approval import ApprovalBlock
 from decurion_crds.v1alpha1.base import (
     MAX_CHANNELS,
     MAX_DESCRIPTION,
@@ -39,7 +40,7 @@ from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
 from decurion_crds.v1alpha1.needs import BODY_TEXT as _BODY_TEXT
 from decurion_crds.v1alpha1.needs import RUNS_A_GRAPH, Bindings, Needs
 
-BLOCKS = ("transform", "code", "tool", "llm", "graph", "map", "switch")
+BLOCKS = ("transform", "code", "tool", "llm", "graph", "map", "switch", "approval")
 """The fields of a node that say how it works; exactly one is set."""
 
 _INPUT_TEXT = (
@@ -226,7 +227,9 @@ def _source(value: object) -> object:
 
 
 class Node(Model):
-    """One step: with, output and writes are its contract; transform, code, tool, llm, graph, map or switch says how."""
+    """One step: with, output and writes are its contract; transform, code, tool, llm, graph, map, switch or approval
+    says how.
+    """
 
     name: Identifier = Field(description="Name, unique in its graph or template, as it occurs in expressions.")
     description: str | None = Field(None, max_length=MAX_DESCRIPTION, description="What the node is for.")
@@ -268,7 +271,7 @@ class Node(Model):
         gt=0,
         le=604_800,
         description="Longest time of one try, in seconds. Default 1 for transform and switch, 30 for code, 600 for "
-        "llm, that of the MCPServer for tool; none for graph and map.",
+        "llm, that of the MCPServer for tool; none for graph and map. An approval has one of its own.",
     )
     transform: Fields | None = Field(
         None,
@@ -285,11 +288,12 @@ class Node(Model):
     map: MapBlock | None = Field(None, description="The output by a template that runs for every item of a list.")
     switch: SwitchBlock | None = Field(None, description="No output: which of the nodes that it names run, by a value.")
 
+    approval: ApprovalBlock | None = Field(None, description="The output by people, for whose decision the node waits.")
+
     rules = (one_of(*BLOCKS),)
     later: ClassVar[Mapping[str, str]] = {
         "agent": "use llm, one node for each step",
         "loop": "write the rounds as nodes",
-        "approval": "end the graph here and start another for the rest",
         "join": "remove it; a node waits for all that it reads",
         "workspace": "pass contents by with and output",
         "context": "pass what the prompt needs by with",

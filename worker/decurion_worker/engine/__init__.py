@@ -1,14 +1,17 @@
 """The pure engine: durable records in, work and decisions out."""
 
-from decurion_worker.engine.actions import Applied, Close, Decision, EndScope, Join, Task, failure_of
+from decurion_worker.engine.actions import Applied, Close, Decide, Decision, EndScope, Join, Task, failure_of
+from decurion_worker.engine.approvals import Asked
 from decurion_worker.engine.engine import Engine
 from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopeState
 from decurion_worker.failure import Failure
 
 __all__ = [
     "Applied",
+    "Asked",
     "BranchStatus",
     "Close",
+    "Decide",
     "Decision",
     "EndScope",
     "Engine",

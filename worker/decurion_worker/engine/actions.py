@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from decurion_crds.canonical import Json
 from decurion_ledger import Record
+from decurion_worker.engine.approvals import Asked
 from decurion_worker.engine.scopes import Opened, ScopeState
 from decurion_worker.failure import Failure
 from decurion_worker.link import ItemKind
@@ -44,6 +45,13 @@ class EndScope:
 
 
 @dataclass(frozen=True, slots=True)
+class Decide:
+    """People have decided, or the time is over: the record of their node says so."""
+
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     outcome: Outcome
     failure: Failure | None
@@ -51,7 +59,7 @@ class Close:
     output_hash: str | None
 
 
-Decision: TypeAlias = Join | EndScope | Close
+Decision: TypeAlias = Join | EndScope | Decide | Close
 
 
 @dataclass(frozen=True, slots=True)

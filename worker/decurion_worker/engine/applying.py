@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decurion_ledger import Record
 from decurion_worker.engine.actions import Applied, Close, Outcome, failure_of
+from decurion_worker.engine.asking import Asking
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopeState
 from decurion_worker.engine.state import EngineState, base_of
@@ -17,6 +18,7 @@ class Applying:
     def __init__(self, state: EngineState, then: Consequences) -> None:
         self._state = state
         self._then = then
+        self._asking = Asking(state, then)
 
     def apply(self, applied: Applied) -> None:
         """Take one durable record. Raises `LogCorrupt` for a record that this graph cannot have."""
@@ -25,14 +27,20 @@ class Applying:
             self._state.results.add(record.path, record.core_hash)
             self._state.decisions.pop(record.path, None)
         match record.type:
-            case "commit" | "skip" | "scope_opened" | "join":
+            case "commit" | "skip" | "scope_opened" | "join" | "approval_requested":
                 self._apply_result(applied)
             case "timer_set":
-                if (opened := self._state.opened.get(record.path)) is not None:
-                    opened.due = record.envelope["due"]
+                timed = self._state.opened.get(record.path) or self._state.approvals.at(record.path)
+                if timed is not None:
+                    timed.due = record.envelope["due"]
             case "timer_fired":
                 if (opened := self._state.opened.get(record.path)) is not None and not opened.joined:
                     self._then.time_out(opened)
+                self._asking.expire(record.path)
+            case "approval_given":
+                self._asking.give(record)
+            case "suspended" | "resumed":
+                self._state.suspended = record.type == "suspended"
             case "cancel":
                 self._state.cancelled = record.envelope.get("reason") or "Cancel"
                 self._then.settle_cancel()
@@ -92,7 +100,8 @@ class Applying:
             scope.outputs[name] = applied.value
             self._then.end_node(scope, name, NodeStatus.FAILED if failure else NodeStatus.OK, record, failure)
         elif scope.status[name] is NodeStatus.OPEN:
-            # The `writes` of what opened scopes: its output came with their end.
+            # The `writes` of what opened scopes, or asked: its output came with their end.
+            self._asking.end(scope, name)
             self._taken_back(scope, f"{record.path}!writes")
             self._ended(scope, name, applied.record, failure)
         else:
@@ -178,6 +187,10 @@ class Applying:
     def _apply_opened(self, base: str, applied: Applied) -> None:
         scope, name = self._state.node_at(base)
         node = scope.scope.by_name[name]
+        if node.approval is not None:
+            self._taken_back(scope, base)
+            self._asking.ask(scope, name, applied)
+            return
         if node.template is None:
             raise LogCorrupt(applied.record.path, "the node of this name opens nothing")
         self._taken_back(scope, base)

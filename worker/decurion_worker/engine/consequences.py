@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decurion_ledger import Record
 from decurion_worker.engine.actions import Close, EndScope, Join
+from decurion_worker.engine.parking import park
 from decurion_worker.engine.scopes import ABANDONED, NodeStatus, Opened, ScopeState, timed_out
 from decurion_worker.engine.state import EngineState
 from decurion_worker.failure import Failure
@@ -51,6 +52,9 @@ class Consequences:
 
     def halt(self, scope: ScopeState) -> None:
         """Nothing new starts in this scope or below it: end what has nothing running, from the inside out."""
+        for asked in scope.asked.values():
+            self._state.approvals.drop(asked.path)
+        scope.asked.clear()
         for opened in list(scope.opened.values()):
             if opened.path in self._state.opened:
                 self.halt_opened(opened)
@@ -86,9 +90,27 @@ class Consequences:
         elif scope.left == 0 and not scope.finishing:
             scope.finishing = True
             self._state.offers.push(scope, "output", "")
+        else:
+            self._rest(scope)
+
+    def _rest(self, scope: ScopeState) -> None:
+        """Park a scope that waits for people alone: its maps go on with others."""
+        for opened in park(scope):
+            self._state.offers.offer(opened)
+            self._release(opened)
+
+    def _release(self, opened: Opened) -> None:
+        """Offer what was decided and waits for room in its map, as far as there is room now."""
+        for _ in range(min(opened.room, len(opened.held))):
+            kind, path, name = opened.held.popleft()
+            if (scope := self._state.scopes.get(path)) is not None:
+                self._state.offers.push(scope, kind, name)
 
     def settle_opened(self, opened: Opened) -> None:
         state = self._state
+        self._release(opened)
+        if opened.rests:
+            self._rest(opened.home)
         if state.cancelled is None and opened.path in state.opened and not opened.joined and opened.complete:
             if opened.single:
                 if opened.ended == 0:

@@ -20,10 +20,12 @@ from collections.abc import Iterator, Mapping
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
-from decurion_worker.engine.actions import Applied, Close, Decision, EndScope, Join, Outcome, Task
+from decurion_worker.engine.actions import Applied, Close, Decide, Decision, EndScope, Join, Outcome, Task
 from decurion_worker.engine.applying import Applying
+from decurion_worker.engine.approvals import Approvals, Asked
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.environment import channel_values
+from decurion_worker.engine.parking import rests, wake
 from decurion_worker.engine.results import Results, arms_root
 from decurion_worker.engine.scopes import NodeStatus, Opened, ScopeState
 from decurion_worker.engine.state import EngineState, base_of
@@ -57,6 +59,23 @@ class Engine:
     def cancelled(self) -> str | None:
         """Why the run is to end, once that is in the log."""
         return self.state.cancelled
+
+    @property
+    def suspended(self) -> bool:
+        """Nothing new is handed out; what is out may end."""
+        return self.state.suspended
+
+    @property
+    def approvals(self) -> Approvals:
+        return self.state.approvals
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether the run as a whole waits for people, and for nothing else."""
+        state = self.state
+        if state.quiet or state.out or state.decisions or not state.approvals:
+            return False
+        return not state.offers.pending and rests(state.root)
 
     @property
     def closed(self) -> Outcome | None:
@@ -112,6 +131,8 @@ class Engine:
             case Close(outcome="failed") if self.output_hash is None and "!output" not in self.root.failures:
                 self.root.ended = self.root.running == 0
                 return self.root.ended
+            case Decide(asked=asked):
+                return self.cancelled is None and not asked.home.halted and not asked.home.ended
             case _:
                 return True
 
@@ -135,7 +156,7 @@ class Engine:
     def take(self, limit: int) -> list[Task]:
         """Up to `limit` tasks, deepest scope first, then in the order in which they became possible."""
         taken: list[Task] = []
-        if self.state.cancelled is not None or self.state.closed is not None:
+        if self.state.quiet:
             return taken
         source = self._next()
         while len(taken) < limit:
@@ -181,6 +202,9 @@ class Engine:
         due = NodeStatus.READY if kind == "node" else NodeStatus.OPEN
         if key in self.state.results or (name and scope.status[name] is not due):
             return None  # a replay pushed it, and then brought its record
+        if (full := wake(scope)) is not None:
+            full.held.append((kind, scope_path, name))
+            return None
         scope.running += 1
         return scope_task(scope, kind, name, facts=self.state.facts)
 
@@ -207,7 +231,7 @@ class Engine:
     @property
     def pending(self) -> int:
         """How many tasks could be taken now, at most: what runners are wanted for."""
-        if self.state.cancelled is not None or self.state.closed is not None:
+        if self.state.quiet:
             return 0
         return self.state.offers.pending
 
@@ -217,7 +241,7 @@ class Engine:
 
     def wants_value(self, record: Record) -> bool:
         """Whether `apply` needs the record's values loaded: not for what a runner runs whole, but for its end."""
-        if record.type not in ("commit", "skip", "scope_opened", "join"):
+        if record.type not in ("commit", "skip", "scope_opened", "join", "approval_requested"):
             return False
         base = base_of(record.path)
         return base in self.state.opened or base.endswith("]") or self._applying.inner(base) is None
@@ -226,6 +250,7 @@ class Engine:
         """Whether a record is the end of a branch of a map: its value is wanted only when it is at hand."""
         return record.path.endswith("]!output")
 
-    def timed(self) -> list[Opened]:
-        """Open maps and graphs that have a time of their own, and time left."""
-        return [o for o in self.state.opened.values() if o.seconds is not None and not (o.timed_out or o.joined)]
+    def timed(self) -> list[Opened | Asked]:
+        """What is open, or waits for people, and has a time of its own, and time left."""
+        opened = [o for o in self.state.opened.values() if o.seconds is not None and not (o.timed_out or o.joined)]
+        return [*opened, *(asked for asked in self.approvals.pending() if asked.seconds is not None)]

@@ -6,6 +6,7 @@ Pure data with the bookkeeping that belongs to it. What may happen next is the e
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -16,8 +17,10 @@ from decurion_crds.compiled import Node, Scope
 from decurion_crds.wide import ItemRef, ListRef, WideDict, has_refs
 from decurion_ledger import Record, branch_key
 from decurion_ledger.lists import LIST_LIMIT
+from decurion_worker.engine.approvals import Asked
 from decurion_worker.errors import TimedOut
 from decurion_worker.failure import Failure
+from decurion_worker.link import ItemKind
 
 ARM = 32
 """Bytes of an arm."""
@@ -82,6 +85,10 @@ class ScopeState:
     """The record that ended each node: its path and core hash."""
     writes: dict[str, dict[str, Json]] = field(default_factory=dict)
     opened: dict[str, Opened] = field(default_factory=dict)
+    asked: dict[str, Asked] = field(default_factory=dict)
+    """Nodes that wait for people."""
+    parked: bool = False
+    """Nothing in here can go on before somebody decides, and none of its tasks is out: it counts nowhere."""
     running: int = 0
     left: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
@@ -162,8 +169,12 @@ class Opened:
     """What is committed of branches that run whole on a runner, by paths from there."""
     scopes: dict[int, ScopeState] = field(default_factory=dict)
     returned: list[int] = field(default_factory=list)
+    held: deque[tuple[ItemKind, str, str]] = field(default_factory=deque)
+    """Tasks of branches that were parked and have no room yet: kind, scope and node."""
     cursor: int = 0
     running: int = 0
+    parked: int = 0
+    """How many of those that run are parked."""
     ok: int = 0
     joining: bool = False
     """A runner builds the output, or will."""
@@ -225,8 +236,18 @@ class Opened:
         if self.stopped:
             return 0
         left = self.total - self.ended - self.running
+        return max(0, min(left, self.room))
+
+    @property
+    def room(self) -> int:
+        """How many more branches may execute; what is parked does not."""
         limit = self.node.map.concurrency if self.node.map else None
-        return left if limit is None else max(0, min(left, limit - self.running))
+        return self.total if limit is None else limit - (self.running - self.parked)
+
+    @property
+    def rests(self) -> bool:
+        """Nothing of it can go on before somebody decides."""
+        return not self.joined and 0 < self.running == self.parked and not self.startable and not self.stopped
 
     @property
     def complete(self) -> bool:
@@ -260,8 +281,7 @@ class Opened:
 
     def next_index(self) -> int | None:
         """The next branch that may start, returned ones first, or None. It is marked as taken."""
-        limit = self.node.map.concurrency if self.node.map else None
-        if self.stopped or (limit is not None and self.running >= limit):
+        if self.stopped or self.room < 1:
             return None
         while self.returned:
             index = self.returned.pop()
@@ -301,7 +321,9 @@ class Opened:
         self.arms[ARM * index : ARM * (index + 1)] = arm
         self.slots[index] = slot
         self.partial.pop(index, None)
-        self.scopes.pop(index, None)
+        scope = self.scopes.pop(index, None)
+        if scope is not None and scope.parked:
+            self.parked -= 1
         if failure is not None:
             self.status[index] = BranchStatus.FAILED
             self.failures[index] = failure

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_worker.engine.actions import Decision, Outcome, Task
+from decurion_worker.engine.approvals import Approvals
 from decurion_worker.engine.offers import Offers
 from decurion_worker.engine.results import Results
 from decurion_worker.engine.scopes import BranchStatus, Opened, ScopePlan, ScopeState
@@ -21,7 +22,10 @@ class EngineState:
         self.facts = dict(facts)
         self.results = Results(self.has_ended)
         self.cancelled: str | None = None
+        self.suspended = False
+        """Nothing new is handed out; what is out may end."""
         self.closed: Outcome | None = None
+        self.approvals = Approvals()
         self.output: Json = None
         self.output_hash: str | None = None
         self.out: dict[str, Task] = {}
@@ -36,6 +40,11 @@ class EngineState:
         """The scopes that the driver hands out node by node and that have not ended, by path."""
         self.opened: dict[str, Opened] = {}
         """What opened scopes and has not ended, by path."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no task is handed out now, whatever there is."""
+        return self.cancelled is not None or self.closed is not None or self.suspended
 
     def has_ended(self, branch: str) -> bool:
         """Of a branch that is not open: whether it, or what it is in, has ended."""

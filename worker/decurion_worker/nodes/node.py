@@ -19,6 +19,7 @@ from decurion_worker import wide
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.errors import ExpressionFailure, OutputBroken, ValueTooLarge, WorkError
 from decurion_worker.failure import Failure
+from decurion_worker.nodes.approval import ask
 from decurion_worker.nodes.code import run_code
 from decurion_worker.nodes.llm import run_llm
 from decurion_worker.nodes.map import open_map
@@ -28,12 +29,13 @@ from decurion_worker.nodes.transform import run_transform
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """What came of one node. `input` is its snapshot (None when it never got one); `opened` is that of a map or graph.
+    """What came of one node. `input` is its snapshot (None when it never got one); `opened` is that of a map or graph,
+    `asked` that of an approval, whose `output` is what is shown.
 
     `instead` says that `output` stands for that of a node that failed: the value of its `otherwise`.
     """
 
-    status: Literal["ok", "skipped", "failed", "opened"]
+    status: Literal["ok", "skipped", "failed", "opened", "asked"]
     input: dict[str, Json] | None = None
     output: Json = None
     writes: dict[str, Json] = field(default_factory=dict)
@@ -71,6 +73,8 @@ async def _attempt(execution: Execution, env: Mapping[str, Json], *, skip: bool)
             return NodeResult("opened", input=snapshot, output=opened)
         if node.graph is not None:
             return NodeResult("opened", input=snapshot, output=await _graph_input(execution, snapshot))
+        if node.approval is not None:
+            return NodeResult("asked", input=snapshot, output=await ask(execution, node.approval, snapshot))
         if node.switch is not None:
             return NodeResult("ok", input=snapshot, output=await _chosen(execution, node.switch, env))
         output = await _checked(execution, await _block(execution, snapshot))

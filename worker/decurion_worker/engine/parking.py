@@ -1,0 +1,60 @@
+"""Parking: what only waits for people holds no place, neither on a runner nor in the `concurrency` of its maps.
+
+A scope rests when nothing in it can go on before somebody decides; a map rests when all its branches do that can
+start. A scope that rests is parked, up to the root. It counts again as soon as a task of it is handed out, and that
+only where its maps have room: so no more branches execute than the map allows, however many decisions come at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from decurion_worker.engine.scopes import NodeStatus, Opened, ScopeState
+
+
+def rests(scope: ScopeState) -> bool:
+    """Whether nothing in a scope can go on before somebody decides."""
+    if scope.ended or scope.finishing or scope.halted:
+        return False
+    waits = False
+    for name, status in scope.status.items():
+        if status is NodeStatus.READY:
+            return False
+        if status is NodeStatus.OPEN:
+            opened = scope.opened.get(name)
+            if name not in scope.asked and (opened is None or not opened.rests):
+                return False
+            waits = True
+    return waits
+
+
+def park(scope: ScopeState) -> Iterator[Opened]:
+    """Park a scope that rests, and what rests because of it; the maps that have room for that."""
+    while not scope.parked and rests(scope):
+        scope.parked = True
+        owner = scope.owner
+        if owner is None:
+            return
+        owner.parked += 1
+        yield owner
+        if not owner.rests:
+            return
+        scope = owner.home
+
+
+def wake(scope: ScopeState) -> Opened | None:
+    """Count a scope among what executes, with all that it is in. The map that has no room for it, and then nothing
+    changes; None when it counts.
+    """
+    woken: list[ScopeState] = []
+    at: ScopeState | None = scope
+    while at is not None and at.parked:
+        if at.owner is not None and at.owner.room < 1:
+            return at.owner
+        woken.append(at)
+        at = at.owner.home if at.owner is not None else None
+    for one in woken:
+        one.parked = False
+        if one.owner is not None:
+            one.owner.parked -= 1
+    return None
