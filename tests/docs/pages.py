@@ -4,6 +4,7 @@
                               an apiVersion stand so in a file of examples/ or in another block
 ```yaml file=graph.yaml       the same, and the page's commands find the file
 ```yaml uses=models.yaml      validated together with that file of the page
+```yaml spec                  what stands below `spec:` of a graph: validated with the models of `around.yaml`
 ```yaml refused               broken on purpose: the next block, a text, is what `decurion validate` says of it
 ```console                    `$ command` lines run one after the other in one folder and one shell for the page;
                               lines below a command are what it prints, … stands for anything

@@ -21,10 +21,11 @@ from cluster.api_server import ApiServer
 from decurion_cli.main import app
 from pages import ROOT, Block, blocks, commands, pages
 from shell import Shell, fits
+from specs import AROUND, graph_of
 
 ALL = {page: blocks(page) for page in pages()}
 LANGUAGES = {"yaml", "json", "console", "python", "text"}
-FLAGS = {"refused", "cluster"}
+FLAGS = {"refused", "cluster", "spec"}
 OPTIONS = {"file", "uses", "exit", "no-test", "tested-by"}
 FINDING = re.compile(r"^\S+\.ya?ml:\d+:\d+ .*\[[A-Z0-9-]+\]", re.MULTILINE)
 
@@ -40,7 +41,7 @@ def page_ids(wanted: Callable[[Block], bool]) -> Any:
 
 
 def is_whole(block: Block) -> bool:
-    return re.search(r"^apiVersion:", block.text, re.MULTILINE) is not None
+    return "spec" in block.flags or re.search(r"^apiVersion:", block.text, re.MULTILINE) is not None
 
 
 def next_to(block: Block) -> Block:
@@ -84,8 +85,8 @@ def test_every_test_that_a_block_names_exists() -> None:
 @chosen(lambda block: block.language == "yaml" and is_whole(block))
 def test_manifests_are_what_validate_says_of_them(block: Block, tmp_path: Path) -> None:
     name = block.options.get("file", "graph.yaml")
-    write(tmp_path, name, block.text)
-    uses = []
+    write(tmp_path, name, graph_of(block))
+    uses = [str(AROUND)] if "spec" in block.flags else []
     for used in block.options.get("uses", "").split(",") if "uses" in block.options else []:
         write(tmp_path, used, files(block.page).get(used) or (ROOT / used).read_text())
         uses.append(str(tmp_path / used))
