@@ -6,7 +6,7 @@ from importlib.metadata import version as installed_version
 
 import typer
 
-from decurion_cli import graph, ledger, node, operator, run, storage, validate, worker
+from decurion_cli import fix, graph, ledger, node, operator, run, storage, validate, worker
 
 app = typer.Typer(
     name="decurion",
@@ -16,6 +16,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("validate")(validate.validate)
+app.command("fix")(fix.fix)
 app.command("run")(run.run)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(storage.app, name="storage")

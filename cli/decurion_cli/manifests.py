@@ -99,7 +99,11 @@ def _near(document: Document, all_: Iterable[tuple[Document, T]]) -> list[tuple[
 
 def read(files: Sequence[Path]) -> Manifests:
     """Load and parse `files` (files or folders). Faults are findings, all of them at once."""
-    loaded = load(files)
+    return read_loaded(load(files))
+
+
+def read_loaded(loaded: Loaded) -> Manifests:
+    """Parse what is loaded, as `read`."""
     models, findings = loaded.parse()
     graphs: dict[str, tuple[Document, TaskGraph]] = {}
     llms: list[tuple[Document, LLM]] = []

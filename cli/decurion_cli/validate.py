@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import orjson
 import typer
 
 from decurion_cli.exits import BAD_INPUT, exits
 from decurion_crds.errors import InputError
+from decurion_crds.v1alpha1 import KINDS
+
+if TYPE_CHECKING:
+    from decurion_cli.checking import Checked
+    from decurion_cli.manifests import Manifests
 
 
 def validate(
@@ -20,9 +26,8 @@ def validate(
     ] = "text",
 ) -> None:
     """Check manifests: 0 when they are right, 2 with every finding when they are not."""
-    from decurion_cli.manifests import compile_all, read
-    from decurion_cli.run_checks import run_findings
-    from decurion_crds.loader import independent
+    from decurion_cli.checking import check
+    from decurion_cli.manifests import read
 
     with exits():
         manifests = read(files)
@@ -30,16 +35,11 @@ def validate(
             raise InputError(
                 f"{', '.join(map(str, files))}: no resource is in there; name files or folders of manifests"
             )
-        findings = list(manifests.findings)
-        broken = {f.file for f in findings if f.severity == "error"}
-        results = compile_all(manifests) if manifests.graphs else {}
-        runs = run_findings(manifests, results)
-    for name, result in results.items():
-        # A graph whose document does not parse is not among the results; one cause, one finding.
-        findings.extend(f for f in independent(result.findings, manifests.findings) if f not in findings)
-        if result.compiled is not None and output == "text" and manifests.graphs[name][0].file not in broken:
-            typer.echo(f"TaskGraph {name}: ok, digest {result.compiled.digest[:16]}")
-    findings.extend(runs)
+        checked = check(manifests)
+    findings = checked.findings
+    if output == "text":
+        for line in _right(manifests, checked):
+            typer.echo(line)
     if output == "json":
         typer.echo(orjson.dumps([f.to_json() for f in findings], option=orjson.OPT_INDENT_2).decode())
     else:
@@ -48,3 +48,15 @@ def validate(
             typer.echo(mark + finding.text(), err=True)
     if any(f.severity == "error" or strict for f in findings):
         raise typer.Exit(BAD_INPUT)
+
+
+def _right(manifests: Manifests, checked: Checked) -> Iterator[str]:
+    """One line for each graph in a file without errors, with its digest; without graphs, for each resource."""
+    broken = {f.file for f in checked.findings if f.severity == "error"}
+    for name, (document, _) in manifests.graphs.items():
+        compiled = checked.results[name].compiled
+        if compiled is not None and document.file not in broken:
+            yield f"TaskGraph {name}: ok, digest {compiled.digest[:16]}"
+    for document in manifests.loaded.documents if not manifests.graphs else ():
+        if document.ours and document.kind in KINDS and document.file not in broken:
+            yield f"{document.kind} {document.name}: ok"

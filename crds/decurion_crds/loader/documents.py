@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -180,8 +180,14 @@ def load(paths: Sequence[Path]) -> Loaded:
 
     Nothing is raised for what is in the files, or for files that are missing: see `findings`.
     """
-    loaded = Loaded()
-    for file, text in texts(paths, loaded.findings):
+    findings: list[Finding] = []
+    return load_texts(texts(paths, findings), findings)
+
+
+def load_texts(files: Iterable[tuple[Path, str]], findings: list[Finding] | None = None) -> Loaded:
+    """The documents of texts with the files that they stand for; `findings` are those of reading them."""
+    loaded = Loaded(findings=[] if findings is None else findings)
+    for file, text in files:
         one = load_text(text, str(file))
         loaded.documents.extend(one.documents)
         loaded.findings.extend(one.findings)
