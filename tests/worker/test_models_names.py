@@ -9,15 +9,27 @@ from decurion_crds.errors import DecurionError
 from decurion_worker.errors import WorkError
 
 RECORDED = {
-    "Transient": {"Transient", "RateLimited", "ModelUnavailable", "ModelTimeout"},
-    "Repairable": {"Repairable", "OutputInvalid", "OutputTruncated"},
-    "Replannable": {"Replannable"},
-    "Violation": {"Violation", "OutputBroken"},
+    "Transient": {
+        "Transient",
+        "RateLimited",
+        "ModelUnavailable",
+        "ModelTimeout",
+        "ToolUnavailable",
+        "ToolTimeout",
+    },
+    "Repairable": {"Repairable", "OutputInvalid", "OutputTruncated", "ToolArgumentsInvalid"},
+    "Replannable": {"Replannable", "ToolFailed"},
+    "Violation": {"Violation", "OutputBroken", "ToolResultInvalid"},
     "BudgetExceeded": {"BudgetExceeded"},
     "Terminal": {
         "Terminal",
         "ModelRefused",
         "ModelMisconfigured",
+        "ToolRefused",
+        "ToolMisconfigured",
+        "EffectInDoubt",
+        "Rejected",
+        "ApprovalTimeout",
         "SecretMissing",
         "SecretInvalid",
         "ExpressionFailure",
@@ -79,5 +91,6 @@ def test_public_names_of_the_models_are_pinned() -> None:
         "open_model",
         "parse_output",
         "repair_messages",
+        "with_retries",
     }
     assert all(hasattr(models, name) for name in models.__all__)

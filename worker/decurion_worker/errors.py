@@ -24,6 +24,8 @@ DecurionError                      (decurion_crds.errors)
 │       ├── ToolRefused            a tool server will not carry out this call
 │       ├── ToolMisconfigured      tools cannot be called here
 │       ├── EffectInDoubt          nobody knows whether a call that must not be repeated was carried out
+│       ├── Rejected               a person said no
+│       ├── ApprovalTimeout        nobody answered in time
 │       ├── SecretMissing          a secret that a model or tool server needs did not come
 │       ├── SecretInvalid          a secret cannot be sent in a header
 │       ├── ExpressionFailure      an expression or code failed
