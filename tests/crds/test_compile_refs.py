@@ -425,3 +425,49 @@ def test_a_bundle_beyond_its_bound_is_refused_with_what_is_large(checker: Checke
     assert error.code == "BUNDLE-TOO-LARGE"
     assert "may have 2,000,000; the largest is the graph itself with" in error.message
     assert error.message.endswith("shorten texts and schemas there, or bind fewer different names")
+
+
+def doubling(level: int, depth: int) -> str:
+    """Two uses of the next level, or one node."""
+    inner = f"graph: {{ref: g{level + 1}}}" if level < depth else "transform: {v: '1'}"
+    nodes = "".join(f"    - {{name: a{i}, {inner}}}\n" for i in range(2))
+    return (
+        f"kind: TaskGraph\napiVersion: decurion.dev/v1alpha1\nmetadata: {{name: g{level}}}\nspec:\n  nodes:\n{nodes}"
+        "  output: {v: nodes.a0.output.v, w: nodes.a1.output.v}\n"
+    )
+
+
+def test_limits_of_a_graph_hold_over_all_that_it_runs(checker: Checker) -> None:
+    texts = [doubling(level, 14) for level in range(15)]
+    errors = [f.text() for f in compilation(checker, *texts).findings if f.severity == "error"]
+    assert errors == [
+        "g2.yaml:7:31 nodes.a1.graph.ref [SPEC-TOO-LARGE] with the templates and graphs inside, there are more than "
+        "10,000 nodes here; map over a list, or use fewer of them inside one another"
+    ]
+    assert compiled(checker, *texts[4:]).root.leaf
+
+
+def test_bindings_without_end_are_refused(checker: Checker) -> None:
+    """Ten needs that each level swaps or keeps: a thousand bindings of one graph."""
+    needs = [f"m{i}" for i in range(10)]
+    graphs = []
+    for level in range(10):
+        swap = f"{{{needs[level]}: other}}"
+        keep = ", ".join(f"{need}: {need}" for need in needs if need != needs[level])
+        ref = f"l{level + 1}"
+        nodes = (
+            f"    - {{name: a, graph: {{ref: {ref}, bind: {{{keep}, {swap[1:-1]}}}}}}}\n"
+            f"    - {{name: b, graph: {{ref: {ref}, bind: {{{keep}, {needs[level]}: {needs[level]}}}}}}}\n"
+        )
+        graphs.append((f"l{level}", nodes))
+    leaf = "".join(f"    - {{name: {need}, llm: {{ref: {need}, prompt: p}}}}\n" for need in needs)
+    graphs.append(("l10", leaf))
+    texts = [
+        f"kind: TaskGraph\napiVersion: decurion.dev/v1alpha1\nmetadata: {{name: {name}}}\nspec:\n"
+        f"  needs: {{{', '.join(f'{need}: LLM' for need in needs)}}}\n  nodes:\n{nodes}"
+        for name, nodes in graphs
+    ]
+    llms = {name: llm(name) for name in (*needs, "other")}
+    errors = [f.message for f in compilation(checker, *texts, llms=llms).findings if f.severity == "error"]
+    assert len(errors) >= 1
+    assert any(message.startswith("with every graph under every binding there are more") for message in errors)

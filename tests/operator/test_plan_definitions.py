@@ -169,3 +169,25 @@ def test_whatever_the_compiler_finds_the_graph_is_ready_only_with_a_digest_and_n
     ready = said(status)["Ready"][0] == "True"
     assert ready == (not errors and not missing)
     assert len(orjson.dumps(status)) < 16 * 1024
+
+
+def test_a_closure_that_is_too_large_has_a_reason_of_its_own() -> None:
+    large = Finding("BUNDLE-TOO-LARGE", "", "compiled, the graph has 3,000,000 bytes; bind fewer names")
+    status = graph_status(Compiled(None, (large,)))
+    assert said(status)["Ready"] == said(status)["Compiled"] == ("False", "BundleTooLarge")
+    assert said(status)["Stalled"] == ("True", "BundleTooLarge")
+
+
+def test_what_is_wrong_in_another_graph_is_waited_for_and_told_there() -> None:
+    inside = Finding("EXPR-FIELD", "nodes.a.with.x", 'no field "y"', graph="inner")
+    status = graph_status(Compiled(None, (inside, UNUSED)))
+    assert said(status) == {
+        "Ready": ("False", "ReferenceNotReady"),
+        "Compiled": ("Unknown", "ReferenceNotReady"),
+        "ReferencesResolved": ("False", "ReferenceNotReady"),
+        "Stalled": ("False", "Healthy"),
+    }
+    assert [row["code"] for row in status["findings"]] == [UNUSED.code]
+    ready = find(status, "Ready")
+    assert ready is not None
+    assert ready["message"] == 'TaskGraph "inner" is not ready: nodes.a.with.x [EXPR-FIELD] no field "y"'
