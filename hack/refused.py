@@ -41,6 +41,7 @@ _SUBJECTS = {
     "expressions": "Expressions",
     "outputs": "Outputs",
     "order": "Order and channels",
+    "loops": "Loops",
     "maps": "Maps and templates",
     "llms": "LLM",
     "tools": "MCPServer and tools",

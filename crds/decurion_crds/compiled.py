@@ -18,7 +18,7 @@ from decurion_crds.canonical import Json, canonical, digest
 Schema = dict[str, Any]
 """A JSON Schema (2020-12), self-contained: shared names are resolved."""
 
-NodeKind = Literal["transform", "code", "tool", "llm", "map", "graph", "switch", "approval"]
+NodeKind = Literal["transform", "code", "tool", "llm", "map", "graph", "loop", "switch", "approval"]
 OnFailure = Literal["fail", "skip", "otherwise"]
 MergeRule = Literal["replace", "append", "union", "sum", "min", "max", "mergeByKey"]
 Prefer = Literal["first", "last", "error"]
@@ -149,6 +149,31 @@ class GraphBlock(_Compiled):
     template: str
 
 
+ITERATIONS = "iterations"
+"""The field of a loop's output that says how many rounds ran."""
+
+
+class LoopBlock(_Compiled):
+    """One scope of the graph's `templates`, run in rounds. The input of the first round is the node's `with`.
+
+    After each round `score`, `until` and `next`, in this order, are evaluated over the node's scope with `output`, that
+    of the round, and `iteration`, its number from 1. The round is the last when `until` is true or `max_iterations`
+    ran, after which `on_exhausted` says whether the node fails; else `next` replaces what it names in the input of the
+    next. The output is that of the last round, or with `keep` of the first one of the highest score, and `iterations`.
+
+    Round 3 of the node `/refine` runs in the scope `/refine@003`. Where `templates[template].leaf` holds, all rounds
+    run on one runner.
+    """
+
+    template: str
+    next: dict[str, Expr] = Field(default_factory=dict)
+    until: Expr | None = None
+    max_iterations: int = Field(alias="maxIterations")
+    on_exhausted: Literal["succeed", "fail"] = Field(alias="onExhausted")
+    score: Expr | None = None
+    keep: Literal["last", "best"] = "last"
+
+
 class SwitchCase(_Compiled):
     """The nodes that run when the switch's value is `equals`: a text, a number or a truth value."""
 
@@ -220,7 +245,7 @@ class Node(_Compiled):
     `after` and `parents`, and not in `control`. `reads` are the paths that `when`, `with`, control parts and
     `otherwise` need from the scope (`input…`, `nodes…`, `state…`, `run…`). `parents` are the nodes among `after` whose
     data it reads. `digest` covers all that decides this node's result: its own fields, its template, its model.
-    Exactly one of `transform`, `code`, `tool`, `llm`, `map`, `graph`, `switch`, `approval` is set, named by `kind`.
+    Exactly one of `transform`, `code`, `tool`, `llm`, `map`, `graph`, `loop`, `switch`, `approval` is set, named by `kind`.
 
     Whether a node is skipped says `Scope.passes_over`, and then its `when`. A skipped node's output is that of
     `otherwise`, or None. `on_failure` says what becomes of a node whose tries are used up: `fail` ends the scope;
@@ -249,14 +274,15 @@ class Node(_Compiled):
     llm: LlmCall | None = None
     map: MapBlock | None = None
     graph: GraphBlock | None = None
+    loop: LoopBlock | None = None
     switch: SwitchBlock | None = None
     approval: ApprovalBlock | None = None
     digest: str = ""
 
     @property
     def template(self) -> str | None:
-        """The scope that a map runs for every item, or a graph once; None for other kinds."""
-        block = self.map or self.graph
+        """The scope that a map runs for every item, a graph once, a loop in every round; None for other kinds."""
+        block = self.map or self.graph or self.loop
         return block.template if block is not None else None
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from decurion_crds.canonical import canonical
-from decurion_crds.compiled import CompiledGraph, Expr, Node, Scope
+from decurion_crds.compiled import CompiledGraph, Expr, LoopBlock, Node, Scope
 
 SCALE = ("transform", "code", "tool", "llm", "agent")
-"""From deterministic to agentic. Graph and map stand where the furthest node of their template stands."""
+"""From deterministic to agentic. Graph, map and loop stand where the furthest node of their template stands."""
 
 _SHAPES = {
     "transform": ("[", "]"),
@@ -17,6 +17,7 @@ _SHAPES = {
     "llm": ("([", "])"),
     "graph": ("[/", "/]"),
     "map": ("{{", "}}"),
+    "loop": (">", "]"),
     "switch": ("{", "}"),
     "approval": (">", "]"),
 }
@@ -46,6 +47,9 @@ def show_mermaid(graph: CompiledGraph) -> str:
         for node in scope.nodes:
             if node.map is not None:
                 lines.append(f'  {prefix}_{node.name} -. "for each {node.map.as_}" .-> {_box(node.map.template)}')
+            elif node.loop is not None:
+                link = f'-. "{_escaped(_rounds(node.loop))}" .->'
+                lines.append(f"  {prefix}_{node.name} {link} {_box(node.loop.template)}")
             elif node.graph is not None:
                 lines.append(f'  {prefix}_{node.name} -. "once" .-> {_box(node.graph.template)}')
     for i, kind in enumerate(SCALE):
@@ -119,6 +123,8 @@ def _detail(node: Node) -> str:
         return f"model {node.llm.ref}"
     if node.graph is not None:
         return scope_title(node.graph.template)
+    if node.loop is not None:
+        return f"{_rounds(node.loop)} → {scope_title(node.loop.template)}"
     if node.switch is not None:
         return f"on {_shortened(node.switch.value.src)}"
     if node.map is None:
@@ -126,6 +132,13 @@ def _detail(node: Node) -> str:
     source = node.map.items or node.map.jsonl
     text = _shortened(source.src) if source is not None else ""
     return f"{'for each' if node.map.items else 'for each line of'} {text} → {scope_title(node.map.template)}"
+
+
+def _rounds(loop: LoopBlock) -> str:
+    """`at most 5 rounds, until output.good, the best by output.score`."""
+    until = f", until {_shortened(loop.until.src)}" if loop.until is not None else ""
+    best = f", the best by {_shortened(loop.score.src)}" if loop.score is not None else ""
+    return f"at most {loop.max_iterations} rounds{until}{best}"
 
 
 def _reason(scope: Scope, node: Node, other: str) -> tuple[str, str]:
@@ -157,6 +170,11 @@ def _expressions(node: Node) -> Iterator[tuple[str, Expr]]:
         yield f"with.{name}", expr
     if node.map is not None:
         for name, part in (("map.items", node.map.items), ("map.itemsFrom", node.map.jsonl), ("map.key", node.map.key)):
+            if part is not None:
+                yield name, part
+    if node.loop is not None:
+        yield from ((f"loop.next.{name}", expr) for name, expr in node.loop.next.items())
+        for name, part in (("loop.until", node.loop.until), ("loop.score", node.loop.score)):
             if part is not None:
                 yield name, part
     if node.switch is not None:

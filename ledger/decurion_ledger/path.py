@@ -1,18 +1,20 @@
 """Paths of the ledger: one grammar, one parser, one printer.
 
     path   = "/" | 1*( "/" step ) [ mark ] | "/" mark
-    step   = name [ "[" ( index | key ) "]" ]
+    step   = name [ "[" ( index | key ) "]" | "@" round ]
     name   = [a-z][a-zA-Z0-9_]{0,62}
     index  = 5*DIGIT, without leading zeros when longer than five
     key    = "k:" 32 lower-case hex digits
+    round  = 3*DIGIT, from 001, without leading zeros when longer than three
     mark   = "!open" | "!join" | "!output" | "!otherwise"
 
 `/` is the run's root scope, `/extract` a node, `/extract[00017]` branch 17 of a map and the scope inside it,
 `/extract[00017]/read` a node in that scope. A mark names a step of the scope or node itself: `/extract!open`
 and `/extract!join` of a map, `/extract[00017]!output` of a branch, `/!output` of the run, `/extract!otherwise` what
 stands for the output of a node that failed. `/review/draft` is a node of the graph that the node `review` runs, and
-`/review!output` that graph's end. The canonical text
-is the identity: two paths are equal iff their texts are, and order of paths means order of texts by code
+`/review!output` that graph's end. `/refine@003` is round 3 of a loop and the scope inside it, `/refine@003!open` what
+that round starts from where it is not the first, `/refine@003!output` its end, and `/refine!join` that of the loop. The
+canonical text is the identity: two paths are equal iff their texts are, and order of paths means order of texts by code
 point.
 """
 
@@ -30,7 +32,10 @@ Mark: TypeAlias = Literal["", "open", "join", "output", "otherwise"]
 
 MAX_TEXT = 1024
 _NAME = re.compile(r"[a-z][a-zA-Z0-9_]{0,62}")
-_STEP = re.compile(r"([a-z][a-zA-Z0-9_]{0,62})(?:\[(?:([0-9]{5}|[1-9][0-9]{5,11})|k:([0-9a-f]{32}))\])?")
+_STEP = re.compile(
+    r"([a-z][a-zA-Z0-9_]{0,62})(?:\[(?:([0-9]{5}|[1-9][0-9]{5,11})|k:([0-9a-f]{32}))\]"
+    r"|@(00[1-9]|0[1-9][0-9]|[1-9][0-9]{2,11}))?"
+)
 _KEY = re.compile(r"[0-9a-f]{32}")
 _MARKS = frozenset({"open", "join", "output", "otherwise"})
 
@@ -43,17 +48,25 @@ def branch_key(key: Json) -> str:
 @dataclass(frozen=True, slots=True)
 class Step:
     """A node by its name, or one branch of it: an int for an item's index, a str for an item's
-    `branch_key`.
+    `branch_key`; or one `round` of it, from 1.
     """
 
     name: str
     branch: int | str | None = None
+    round: int | None = None
 
     def __str__(self) -> str:
+        if self.round is not None:
+            return f"{self.name}@{self.round:03d}"
         if self.branch is None:
             return self.name
         inside = f"{self.branch:05d}" if isinstance(self.branch, int) else f"k:{self.branch}"
         return f"{self.name}[{inside}]"
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is a node itself, and no branch or round of it."""
+        return self.branch is None and self.round is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +112,15 @@ class LedgerPath:
             raise BadPath(key, "the key of a branch has 32 lower-case hex digits, made by branch_key")
         return self._with_branch(key)
 
+    def nth(self, round: int) -> LedgerPath:
+        """The `round`-th round (from 1) of the loop that this path names."""
+        if not 1 <= round <= 999_999_999_999:
+            raise BadPath(str(round), "the number of a round has 1 to 12 digits, no sign, and is not 0")
+        self._needs_no_mark("round")
+        if not self.steps or not self.steps[-1].whole:
+            raise BadPath(str(self), "only a node has rounds")
+        return _made((*self.steps[:-1], Step(self.steps[-1].name, round=round)))
+
     @property
     def open(self) -> LedgerPath:
         return self._marked("open")
@@ -113,15 +135,15 @@ class LedgerPath:
 
     @property
     def parent(self) -> LedgerPath | None:
-        """The path one step up: of a mark its node, of a branch its map, of a node its scope; None for the
-        root.
+        """The path one step up: of a mark its node, of a branch its map, of a round its loop, of a node its scope; None
+        for the root.
         """
         if self.mark:
             return LedgerPath(self.steps)
         if not self.steps:
             return None
         last = self.steps[-1]
-        if last.branch is not None:
+        if not last.whole:
             return LedgerPath((*self.steps[:-1], Step(last.name)))
         return LedgerPath(self.steps[:-1])
 
@@ -142,7 +164,7 @@ class LedgerPath:
 
     def _with_branch(self, branch: int | str) -> LedgerPath:
         self._needs_no_mark("branch")
-        if not self.steps or self.steps[-1].branch is not None:
+        if not self.steps or not self.steps[-1].whole:
             raise BadPath(str(self), "only a node has branches")
         return _made((*self.steps[:-1], Step(self.steps[-1].name, branch)))
 
@@ -160,6 +182,6 @@ def _made(steps: tuple[Step, ...], mark: Mark = "") -> LedgerPath:
 def _parse_step(part: str, text: str) -> Step:
     found = _STEP.fullmatch(part)
     if found is None:
-        raise BadPath(text, f"the step {part!r} is no name, name[00000] or name[k:32 hex digits]")
-    name, index, key = found.groups()
-    return Step(name, int(index) if index is not None else key)
+        raise BadPath(text, f"the step {part!r} is no name, name[00000], name[k:32 hex digits] or name@001")
+    name, index, key, round = found.groups()
+    return Step(name, int(index) if index is not None else key, int(round) if round is not None else None)

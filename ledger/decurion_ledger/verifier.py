@@ -242,6 +242,10 @@ class _Audit:
         elif path.endswith("!output") and failed:
             for inner in [inner for inner in mine if inner.startswith(f"{ended}/")]:
                 del mine[inner]
+        elif path.endswith("!join") and failed and "arms" not in core:
+            # How many rounds a loop that failed had depends on time: its end stands for them.
+            for inner in [inner for inner in mine if inner.startswith(f"{path.removesuffix('!join')}@")]:
+                del mine[inner]
         elif path.endswith("!join"):
             self._joined(key, core, path.removesuffix("!join"))
 

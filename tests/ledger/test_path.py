@@ -17,7 +17,8 @@ branches = st.one_of(
     st.integers(0, 10**12 - 1),
     st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
 )
-steps = st.lists(st.builds(Step, names, branches), max_size=8).map(tuple)
+rounds = st.builds(Step, names, round=st.integers(1, 10**12 - 1))
+steps = st.lists(st.one_of(st.builds(Step, names, branches), rounds), max_size=8).map(tuple)
 paths = st.builds(LedgerPath, steps, st.sampled_from(["", "open", "join", "output"]))
 
 
@@ -26,7 +27,7 @@ def test_a_printed_path_parses_to_itself(path: LedgerPath) -> None:
     assert LedgerPath.parse(str(path)) == path
 
 
-@given(st.one_of(st.text(max_size=40), st.from_regex(r"/[a-c/\[\]!k:0-9open]{0,24}", fullmatch=True)))
+@given(st.one_of(st.text(max_size=40), st.from_regex(r"/[a-c/\[\]!k:0-9open@]{0,24}", fullmatch=True)))
 def test_whatever_parses_prints_as_it_was_written(text: str) -> None:
     try:
         path = LedgerPath.parse(text)
@@ -57,6 +58,9 @@ def test_constructors_write_the_canonical_text() -> None:
     assert str(extract.branch(123_456).output) == "/extract[123456]!output"
     assert str(extract.keyed(branch_key("K-1"))) == "/extract[k:50fb226959364617c9d9233e1034e993]"
     assert extract.branch(0).parent == extract
+    assert str(extract.nth(3).child("read")) == "/extract@003/read"
+    assert str(extract.nth(1234).output) == "/extract@1234!output"
+    assert extract.nth(1).parent == extract
     assert extract.open.parent == extract
 
 
@@ -77,6 +81,12 @@ def test_constructors_write_the_canonical_text() -> None:
         "/[00001]",
         "/plan!",
         "/plan!done",
+        "/plan@000",
+        "/plan@01",
+        "/plan@0001",
+        "/plan@001@002",
+        "/plan[00001]@001",
+        "/@001",
         "/plan!open/read",
         "/plan!open!join",
         "/plan\n",
@@ -96,6 +106,11 @@ def test_texts_outside_the_grammar_are_refused(text: str) -> None:
     [
         lambda: ROOT.child("Plan"),
         lambda: ROOT.branch(1),
+        lambda: ROOT.nth(1),
+        lambda: ROOT.child("a").nth(0),
+        lambda: ROOT.child("a").nth(1).nth(2),
+        lambda: ROOT.child("a").branch(1).nth(2),
+        lambda: ROOT.child("a").nth(1).branch(2),
         lambda: ROOT.child("a").branch(-1),
         lambda: ROOT.child("a").branch(1).branch(2),
         lambda: ROOT.child("a").keyed("xyz"),

@@ -49,6 +49,9 @@ class Acceptance:
         node = scope.by_name[task.node]
         if node.template is None:
             return "the node opens nothing"
+        if node.loop is not None:
+            held = isinstance(value, dict) and isinstance(value.get("input"), dict)
+            return None if held else "it opens a round with no input"
         if not isinstance(value, dict):
             return "it opens with no object"
         if node.map is None:
@@ -90,17 +93,27 @@ class Acceptance:
         """
         if task.kind == "node":
             return path == task.key
-        if task.kind != "branch" or not path.startswith(f"{task.key}/"):
-            return False
-        scope: Scope | None = self._graph.templates[task.template]
-        base, _, mark = path[len(task.key) + 1 :].partition("!")
+        inside = path.removeprefix(task.key)
+        if task.kind == "branch" and inside.startswith("/") and path.startswith(task.key):
+            return self._has_place(self._graph.templates[task.template], inside[1:])
+        if task.kind == "loop" and inside.startswith("@") and path.startswith(task.key):
+            home = self._graph.templates[task.template] if task.template else self._graph.root
+            return self._has_place(home, f"{task.node}{inside}")
+        return False
+
+    def _has_place(self, scope: Scope | None, path: str) -> bool:
+        """Whether a record of a leaf scope, or of one round of a loop in it, may have this path."""
+        base, _, mark = path.partition("!")
         node: Node | None = None
-        for name in base.split("/"):
+        number = ""
+        for step in base.split("/"):
+            name, _, number = step.partition("@")
             node = scope.by_name.get(name) if scope is not None else None
-            if node is None:
+            if node is None or (number and not _is_round(node, number)):
                 return False
-            scope = self._graph.templates[node.graph.template] if node.graph is not None else None
-        return not mark or mark == "otherwise" or (node is not None and node.graph is not None)
+            opens = node.graph is not None or number
+            scope = self._graph.templates[node.template] if node.template is not None and opens else None
+        return node is not None and mark in _marks(node, number)
 
     def _value_fault(self, record: Record) -> str | None:
         core = record.core or {}
@@ -124,6 +137,19 @@ class Acceptance:
         return None
 
 
+def _is_round(node: Node, number: str) -> bool:
+    return node.loop is not None and number.isdecimal() and 1 <= int(number) <= node.loop.max_iterations
+
+
+def _marks(node: Node, number: str) -> tuple[str, ...]:
+    """The marks that a record of a node, or of one of its rounds, may have."""
+    if number:
+        return ("output",) if int(number) == 1 else ("open", "output")
+    if node.loop is not None:
+        return ("", "open", "join", "otherwise")
+    return ("", "open", "output", "otherwise") if node.graph is not None else ("", "otherwise")
+
+
 def _ends(task: Task) -> tuple[str, ...]:
     """The paths of the record that ends a task."""
     match task.kind:
@@ -131,6 +157,10 @@ def _ends(task: Task) -> tuple[str, ...]:
             return (f"{task.key}!output",)
         case "node":
             return (task.key, f"{task.key}!open")
+        case "loop":
+            return (f"{task.key}!join",)
+        case "round":
+            return (task.key, f"{task.scope}/{task.node}!join")
         case "writes":
             return (task.key.removesuffix("!writes"),)
         case _:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import Node, Scope
@@ -21,6 +22,7 @@ from decurion_worker.engine.scopes import UNBOUNDED
 from decurion_worker.errors import ExpressionFailure, TimedOut, WorkError
 from decurion_worker.failure import Failure
 from decurion_worker.journal import Journal
+from decurion_worker.leaf_loop import LeafLoop, LoopEnd
 from decurion_worker.link import Done, WorkItem
 from decurion_worker.nodes import NodeResult, execute
 from decurion_worker.nodes.node import check_output, failure_from, instead_of, writes_result
@@ -28,6 +30,31 @@ from decurion_worker.records import Built, Parents, attempt_records, build, node
 
 Emit = Callable[[Record, bool], Awaitable[None]]
 """Hands one record to the link; the flag marks the last of the item. Waits while the item's window is full."""
+
+
+async def run_loop(context: RunContext, item: WorkItem, *, worker: str, emit: Emit, journal: Journal) -> None:
+    """Run what is left of a loop and emit its records, its join last."""
+    node = context.scope(item.template).by_name[item.node]
+    envelope: dict[str, Json] = {"lease": item.lease, "worker": worker}
+
+    async def inside(record: Record) -> None:
+        await emit(record, False)
+
+    loop = LeafLoop(
+        Execution(context, item.scope, node, journal),
+        item.env["env"],
+        opening=item.env["opening"],
+        core=item.parents[0][1],
+        done=item.done,
+        make=partial(_round, context, node.template or "", envelope=envelope, emit=inside, journal=journal),
+        emit=inside,
+        envelope=envelope,
+    )
+    await emit((await loop.run()).built.record, True)
+
+
+def _round(context: RunContext, template: str, **more: Any) -> LeafScope:
+    return LeafScope(context, context.scope(template), **more)
 
 
 async def run_branch(context: RunContext, item: WorkItem, *, worker: str, emit: Emit, journal: Journal) -> None:
@@ -64,6 +91,11 @@ class _Ended(NamedTuple):
     failure: Failure | None
     output: Json
     writes: Mapping[str, Json]
+
+
+def _end_mark(node: Node) -> str:
+    """The mark of the record that ends what a node opened."""
+    return "!join" if node.loop is not None else "!output"
 
 
 class LeafScope:
@@ -150,17 +182,18 @@ class LeafScope:
             one = self._done.get(f"{node.name}{mark}")
             if one is None:
                 continue
-            if not mark and node.graph is not None and one.failure is not None and node.on_failure == "otherwise":
+            if not mark and node.template is not None and one.failure is not None and node.on_failure == "otherwise":
                 return False  # its `writes` failed: what stands for it is still due
             ended = _Ended(f"{where}{mark}", one.core_hash, one.failure, one.output, dict(one.writes))
             self._absorb(node, ended, skipped=one.status == "skipped", instead=one.instead, final=bool(mark))
             return True
-        end = self._done.get(f"{node.name}!output")
-        if end is None or node.graph is None or (end.failure is None and node.writes):
+        mark = _end_mark(node)
+        end = self._done.get(f"{node.name}{mark}")
+        if end is None or node.template is None or (end.failure is None and node.writes):
             return False
         if end.failure is not None and node.on_failure == "otherwise":
             return False
-        self._absorb(node, _Ended(f"{where}!output", end.core_hash, end.failure, end.output, {}))
+        self._absorb(node, _Ended(f"{where}{mark}", end.core_hash, end.failure, end.output, {}))
         return True
 
     async def _node(self, node: Node) -> bool:
@@ -168,41 +201,65 @@ class LeafScope:
         env = self._environment(node.reads)
         if f"{node.name}!open" in self._done:
             opened = self._done[f"{node.name}!open"]
-            return await self._graph(execution, env, opened.output, opened.core_hash)
+            return await self._inside(execution, env, opened.output, opened.core_hash)
         skip = self._scope.passes_over(node, skipped=self._now.skipped, outputs=self._now.outputs)
         result = await execute(execution, env, skip=skip)
         await self._emit_attempts(execution)
         built = await node_record(execution, result, parents=self._parents(node), envelope=self._envelope)
         await self._emit(built.record)
         if result.status == "opened":
-            return await self._graph(execution, env, built.value, built.record.core_hash)
+            return await self._inside(execution, env, built.value, built.record.core_hash)
         ended = _Ended(execution.path, built.record.core_hash, result.failure, built.value, built.writes)
         return self._absorb(node, ended, skipped=result.status == "skipped", instead=result.instead)
 
-    async def _graph(self, execution: Execution, env: Mapping[str, Json], input: Json, core: str) -> bool:
-        """The graph of a node, in a scope of its own, then what follows from its end."""
-        node, path = execution.node, execution.path
-        assert node.graph is not None
-        end = self._done.get(f"{node.name}!output")
-        if end is None:
-            prefix = f"{node.name}/"
-            inner = LeafScope(
-                self._context,
-                self._context.scope(node.graph.template),
-                path=path,
-                input=input,
-                start=((f"{path}!open", core),),
-                done={name[len(prefix) :]: one for name, one in self._done.items() if name.startswith(prefix)},
-                envelope=self._envelope,
-                emit=self._emit,
-                journal=self._journal,
-            )
-            built = await self._within(execution, inner)
-            await self._emit(built.record)
-            failure, output, core = inner.failure, built.value, built.record.core_hash
-        else:
-            failure, output, core = end.failure, end.output, end.core_hash
-        return await self._after(execution, env, output, failure, core)
+    async def _inside(self, execution: Execution, env: Mapping[str, Json], opening: Json, core: str) -> bool:
+        """The graph or the loop of a node, then what follows from its end."""
+        end = self._done.get(f"{execution.node.name}{_end_mark(execution.node)}")
+        if end is not None:
+            return await self._after(execution, env, end.output, end.failure, end.core_hash)
+        run = self._loop if execution.node.loop is not None else self._graph
+        built, failure = await run(execution, env, opening, core)
+        await self._emit(built.record)
+        return await self._after(execution, env, built.value, failure, built.record.core_hash)
+
+    async def _graph(self, execution: Execution, env: Mapping[str, Json], input: Json, core: str) -> LoopEnd:
+        """The end of the graph of a node, in a scope of its own."""
+        path = execution.path
+        done = self._done_below(f"{execution.node.name}/")
+        inner = self._scope_in(execution.node, path=path, input=input, start=((f"{path}!open", core),), done=done)
+        built = await self._within(execution, inner)
+        return LoopEnd(built, inner.failure)
+
+    async def _loop(self, execution: Execution, env: Mapping[str, Json], opening: Json, core: str) -> LoopEnd:
+        name = execution.node.name
+        loop = LeafLoop(
+            execution,
+            env,
+            opening=opening,
+            core=core,
+            done={f"@{rest}": one for rest, one in self._done_below(f"{name}@").items()},
+            make=partial(self._scope_in, execution.node),
+            emit=self._emit,
+            envelope=self._envelope,
+        )
+        return await loop.run()
+
+    def _done_below(self, prefix: str) -> dict[str, Done]:
+        return {name[len(prefix) :]: one for name, one in self._done.items() if name.startswith(prefix)}
+
+    def _scope_in(self, node: Node, *, path: str, input: Json, start: Parents, done: Mapping[str, Done]) -> LeafScope:
+        """A scope inside this one: that of a graph, or of one round of a loop."""
+        return LeafScope(
+            self._context,
+            self._context.scope(node.template or ""),
+            path=path,
+            input=input,
+            start=start,
+            done=done,
+            envelope=self._envelope,
+            emit=self._emit,
+            journal=self._journal,
+        )
 
     async def _within(self, execution: Execution, inner: LeafScope) -> Built:
         """The end of a graph, in the time that it has; a runner that takes it over counts anew."""
@@ -216,9 +273,9 @@ class LeafScope:
     async def _after(
         self, execution: Execution, env: Mapping[str, Json], output: Json, failure: Failure | None, core: str
     ) -> bool:
-        """The `writes` of a graph that ended, and the `otherwise` of one that failed, itself or in these."""
+        """The `writes` of a graph or loop that ended, and the `otherwise` of one that failed, itself or in these."""
         node, path = execution.node, execution.path
-        ended = _Ended(f"{path}!output", core, failure, output, {})
+        ended = _Ended(f"{path}{_end_mark(node)}", core, failure, output, {})
         if failure is None and node.writes:
             ended = await self._written(execution, env, ended)
         if ended.failure is None or node.on_failure != "otherwise":
@@ -233,7 +290,7 @@ class LeafScope:
         return self._absorb(node, ended, final=True)
 
     async def _written(self, execution: Execution, env: Mapping[str, Json], ended: _Ended) -> _Ended:
-        """The `writes` of a graph, or what is committed of them."""
+        """The `writes` of a graph or loop, or what is committed of them."""
         one = self._done.get(execution.node.name)
         if one is not None:
             return _Ended(execution.path, one.core_hash, one.failure, ended.output, dict(one.writes))

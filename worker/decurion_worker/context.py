@@ -77,6 +77,8 @@ class RunContext:
         if item.kind == "branch":
             return self._asks(self.scope(item.template))
         node = self.scope(item.template).by_name.get(item.node)
+        if item.kind == "loop" and node is not None:
+            return self._asks(self.scope(node.template or ""))
         return node is None or _waits(node) or item.kind == "join"
 
     def _asks(self, scope: Scope) -> bool:

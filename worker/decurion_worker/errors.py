@@ -30,6 +30,7 @@ DecurionError                      (decurion_crds.errors)
 │       ├── SecretInvalid          a secret cannot be sent in a header
 │       ├── ExpressionFailure      an expression or code failed
 │       ├── TimedOut               the node exceeded its time
+│       ├── LoopExhausted          a loop ran all its rounds in vain
 │       ├── OutputTooLarge         an answer exceeds what is read
 │       ├── ValueTooLarge          a value is wider than one evaluation may load, or than any value may be
 │       ├── SourceMissing          a file or object to read does not exist
@@ -369,6 +370,18 @@ class ApprovalTimeout(Terminal):
         )
         self.path = path
         self.seconds = seconds
+
+
+class LoopExhausted(Terminal):
+    """A loop ran all its rounds, its `until` was never true, and its `onExhausted` is `fail`."""
+
+    code = "LoopExhausted"
+
+    def __init__(self, path: str, rounds: int) -> None:
+        super().__init__(
+            f"{path}: {rounds} rounds ran and until was never true; raise maxIterations, loosen until, or write "
+            "onExhausted: succeed"
+        )
 
 
 class OutputTooLarge(Terminal):

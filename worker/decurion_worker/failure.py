@@ -16,4 +16,4 @@ class Failure:
 
     @property
     def node(self) -> str:
-        return self.path.rsplit("/", 1)[-1].split("!", 1)[0].split("[", 1)[0]
+        return self.path.rsplit("/", 1)[-1].split("!", 1)[0].split("[", 1)[0].split("@", 1)[0]

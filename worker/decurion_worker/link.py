@@ -26,7 +26,7 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
 from decurion_worker.failure import Failure
 
-ItemKind = Literal["node", "branch", "output", "writes", "otherwise", "join"]
+ItemKind = Literal["node", "branch", "output", "writes", "otherwise", "join", "loop", "round"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,9 @@ class WorkItem:
     the output of a node that failed. `join`: the wide output of a map, from the slots of its branches' ends. `branch`:
     all of the leaf scope `scope`, whose input is `env["input"]`; `done` holds what was committed of it before, by path
     from there.
+    `loop`: all rounds of the loop `node` at `scope`, whose template is leaf, from `env["opening"]`; `done` as for
+    a branch. `round`: what comes after the round `env["round"]` of a loop. In both `env["env"]` is what the expressions
+    of the loop see of their scope.
     `notes` are events of the item, or of nodes inside it, that have no result yet.
     `parents` are the core hashes (path, hash) that the first records depend on. `skip` says that the node's own
     predecessors were all skipped.

@@ -51,5 +51,5 @@ def _holders(node: str) -> Iterator[str]:
     """`node`, and each path that holds it: `/a[00001]/b`, `/a[00001]`, `/a`."""
     yield node
     for i in range(len(node) - 1, 0, -1):
-        if node[i] in "/[":
+        if node[i] in "/[@":
             yield node[:i]

@@ -119,7 +119,9 @@ def _node(scope: ScopeState, name: str) -> dict[str, Json]:
     status = scope.status[name]
     row: dict[str, Any] = {"name": name, "kind": node.kind, "phase": _node_phase(scope, name, status)}
     opened = scope.opened.get(name)
-    if opened is not None and not opened.single:
+    if opened is not None and opened.node.loop is not None:
+        row.update(_rounds(opened, opened.node.loop.max_iterations))
+    elif opened is not None and not opened.single:
         counts = {
             "total": opened.total,
             "running": 0 if opened.joined else opened.running - opened.parked,
@@ -129,6 +131,16 @@ def _node(scope: ScopeState, name: str) -> dict[str, Json]:
         }
         row.update({k: v for k, v in counts.items() if v})
     return row
+
+
+def _rounds(opened: Opened, most: int) -> dict[str, int]:
+    """The rounds of a loop: those that ended well, of at most how many, and when it has ended of how many."""
+    counts = {
+        "total": opened.rounds if opened.joined else most,
+        "running": 0 if opened.joined else 1,
+        "succeeded": opened.rounds,
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def _node_phase(scope: ScopeState, name: str, status: NodeStatus) -> str:

@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import CompiledGraph
+from decurion_crds.compiled import CompiledGraph, Node
 from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import Execution, schema_hash
 from decurion_worker.engine.actions import Decide, EndScope, Task
+from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.scopes import ABANDONED, Opened, timed_out
 from decurion_worker.engine.tasks import counts
 from decurion_worker.failure import Failure
 from decurion_worker.nodes import NodeResult
 from decurion_worker.nodes.approval import nonce
+from decurion_worker.nodes.loop import After
 
 Parents = Sequence[tuple[str, str]]
 
@@ -172,11 +174,65 @@ async def genesis_record(
     return Record(type="genesis", path="/", core=core, envelope=full, core_hash=hash_core(core))
 
 
+async def round_record(
+    execution: Execution, after: After, last: Round, *, start: Parents, envelope: Mapping[str, Json]
+) -> Built:
+    """What comes after a round: the `scope_opened` of the next one, or the `join` of the loop, which depends on the
+    round whose output it has, too. `start` is the end of the round.
+    """
+    context, node = execution.context, execution.node
+    parents = list(start)
+    seen = dict(envelope)
+    if after.best is not None:
+        seen["best"] = after.best.round
+        if after.best.round != last.number and after.failure is None and after.input is None:
+            parents.append((f"{execution.path}@{after.best.round:03d}!output", after.best.core))
+    opens = after.input is not None
+    return await build(
+        context.values,
+        context.run,
+        type="scope_opened" if opens else "join",
+        path=f"{execution.path}@{last.number + 1:03d}!open" if opens else f"{execution.path}!join",
+        node=node.digest,
+        parents=parents,
+        input=None,
+        value=after.opening if opens else after.output,
+        failure=after.failure,
+        schema=None if opens else context.schema_hash(node.output),
+        envelope=seen,
+    )
+
+
+async def loop_failed(
+    values: Values, run: str, node: Node, failure: Failure, *, parents: Parents, path: str, envelope: Mapping[str, Json]
+) -> Built:
+    """The end of a loop at `path` that failed between its rounds, in one, or from outside. It depends on the opening
+    of the loop alone: how far it came may depend on time.
+    """
+    return await build(
+        values,
+        run,
+        type="join",
+        path=f"{path}!join",
+        node=node.digest,
+        parents=parents,
+        input=None,
+        value=None,
+        failure=failure,
+        schema=schema_hash(node.output),
+        envelope=envelope,
+    )
+
+
 async def join_record(values: Values, run: str, joined: Opened, *, envelope: Mapping[str, Json]) -> Record:
-    """The end of a narrow map, or of one that failed. Its arms are named by count and Merkle root; the value is the
-    node's output. How far a map came before it failed depends on time: that is in the envelope.
+    """The end of a narrow map, or of a map or loop that failed. Arms of a map are named by count and Merkle root; the
+    value is the node's output. How far a map came before it failed depends on time: that is in the envelope.
     """
     failure = _join_failure(joined)
+    if joined.node.loop is not None and failure is not None:
+        start = ((f"{joined.path}!open", joined.core),)
+        built = await loop_failed(values, run, joined.node, failure, parents=start, path=joined.path, envelope=envelope)
+        return built.record
     arms = counts(joined)
     built = await build(
         values,
@@ -196,6 +252,8 @@ async def join_record(values: Values, run: str, joined: Opened, *, envelope: Map
 
 
 def _join_failure(joined: Opened) -> Failure | None:
+    if joined.node.loop is not None and joined.failures:
+        return joined.failures[0]
     if joined.over_tolerance:
         first = joined.failures[min(joined.failures)]
         message = (
@@ -254,18 +312,32 @@ async def given_up(
 ) -> Record:
     """The failure of a task that no runner brings to an end."""
     scope = graph.templates[task.template] if task.template else graph.root
-    joins = task.kind == "join"
+    loops = task.kind in ("loop", "round")
+    joins = task.kind == "join" or loops
     built = await build(
         values,
         run,
         type="join" if joins else "commit",
-        path=f"{task.scope}!output" if task.kind == "branch" else task.key.removesuffix("!writes"),
+        path=_end_of(task),
         node=scope.by_name[task.node].digest if task.node else scope.digest,
         parents=task.parents,
         input=None,
         value=None,
         failure=failure,
         envelope=envelope,
-        extra={"arms": {"count": task.env["arms"]["count"]}} if joins else None,
+        extra={"arms": {"count": task.env["arms"]["count"]}} if joins and not loops else None,
     )
     return built.record
+
+
+def _end_of(task: Task) -> str:
+    """The path of the record that ends the task, or with a loop's round the loop, in failure."""
+    match task.kind:
+        case "branch":
+            return f"{task.scope}!output"
+        case "loop":
+            return f"{task.scope}!join"
+        case "round":
+            return f"{task.scope}/{task.node}!join"
+        case _:
+            return task.key.removesuffix("!writes")

@@ -18,8 +18,9 @@ from decurion_crds.expressions import Evaluator
 from decurion_ledger import Record, SlotReader, Store
 from decurion_ledger.errors import StoreError
 from decurion_ledger.patience import Patience
-from decurion_worker.branch import run_branch, scope_output
+from decurion_worker.branch import run_branch, run_loop, scope_output
 from decurion_worker.context import Execution, RunContext
+from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.tasks import task_of
 from decurion_worker.failure import Failure
 from decurion_worker.journal import Journal
@@ -46,8 +47,9 @@ from decurion_worker.link import (
 )
 from decurion_worker.nodes import NodeResult, execute
 from decurion_worker.nodes.join import joined_output
+from decurion_worker.nodes.loop import after_round
 from decurion_worker.nodes.node import instead_of, writes_result
-from decurion_worker.records import attempt_records, build, given_up, node_record
+from decurion_worker.records import attempt_records, build, given_up, node_record, round_record
 from decurion_worker.slots import ModelSlots
 from decurion_worker.sources import Sources
 from decurion_worker.tools import ToolServers
@@ -251,7 +253,9 @@ class Runner:
     async def _execute(self, run: _RunState, item: WorkItem) -> None:
         emit = _Emitter(self, run, item)
         try:
-            if item.kind == "branch":
+            if item.kind == "loop":
+                await run_loop(run.context, item, worker=self.name, emit=emit, journal=emit.journal())
+            elif item.kind == "branch":
                 await run_branch(run.context, item, worker=self.name, emit=emit, journal=emit.journal())
             else:
                 await self._work_node(run.context, item, emit)
@@ -277,6 +281,9 @@ class Runner:
             return
         node = context.scope(item.template).by_name[item.node]
         execution = Execution(context, f"{item.scope}/{item.node}", node, emit.journal())
+        if item.kind == "round":
+            await emit(await self._after_round(execution, item, envelope), True)
+            return
         if item.kind == "join":
             await emit(await self._join(execution, item, envelope), True)
             return
@@ -311,6 +318,11 @@ class Runner:
             envelope=envelope,
         )
         return built.record
+
+    async def _after_round(self, execution: Execution, item: WorkItem, envelope: dict[str, Json]) -> Record:
+        last = Round.of(item.env)
+        after = await after_round(execution, item.env["env"], last)
+        return (await round_record(execution, after, last, start=item.parents, envelope=envelope)).record
 
     async def _join(self, execution: Execution, item: WorkItem, envelope: dict[str, Json]) -> Record:
         context, node = execution.context, execution.node

@@ -504,7 +504,10 @@ class RunSession:
         """Show a failure once, where it happened: not again at the end of what it is in."""
         failure = failure_of(record)
         inside = record.path.endswith(("!output", "!join"))
-        if failure is not None and (not inside or failure.path == record.path.removesuffix("!output")):
+        ended = record.path.removesuffix("!output")
+        if record.core is not None and "arms" not in record.core:
+            ended = ended.removesuffix("!join")
+        if failure is not None and (not inside or failure.path == ended):
             self.facts.add_failure(failure)
 
     def _abandon(self) -> None:

@@ -16,6 +16,7 @@ from decurion_crds.compiled import (
     Expr,
     GraphBlock,
     LlmCall,
+    LoopBlock,
     MapBlock,
     Node,
     Retry,
@@ -25,17 +26,19 @@ from decurion_crds.compiled import (
 )
 from decurion_crds.expressions.syntax import shortest
 
+_UNBOUNDED = 604_800.0
 TIMEOUTS = {
     "transform": 1.0,
     "switch": 1.0,
     "approval": 1.0,
     "code": 30.0,
     "llm": 600.0,
-    "map": 604_800.0,
-    "graph": 604_800.0,
+    "map": _UNBOUNDED,
+    "graph": _UNBOUNDED,
+    "loop": _UNBOUNDED,
 }
-"""Seconds of one try where the node says nothing. Map and graph have no time of their own: they get the bound of the
-field.
+"""Seconds of one try where the node says nothing. Map, graph and loop have no time of their own: they get the bound of
+the field.
 """
 
 
@@ -111,7 +114,7 @@ class _Assembly:
     def _leaf(self, node: Node) -> bool:
         if node.map is not None or node.approval is not None:
             return False
-        return node.graph is None or self._done[node.graph.template].leaf
+        return node.template is None or self._done[node.template].leaf
 
     def _node(self, scope: ScopeDraft, draft: NodeDraft, order: Order, env: Env) -> Node:
         key = (scope.name, draft.name)
@@ -142,6 +145,7 @@ class _Assembly:
                 "llm": _llm(draft, env),
                 "map": self._map(scope, draft, template),
                 "graph": GraphBlock(template=template) if draft.kind == "graph" else None,
+                "loop": _loop(draft, template),
                 "switch": _switch(draft),
                 "approval": approval_of(draft),
             }
@@ -213,6 +217,21 @@ def _llm(draft: NodeDraft, env: Env) -> LlmCall | None:
         prompt=draft.prompt.text,
         parameters=block.parameters,
         choices=_exprs(draft.choices),
+    )
+
+
+def _loop(draft: NodeDraft, template: str) -> LoopBlock | None:
+    block = draft.model.loop
+    if block is None:
+        return None
+    return LoopBlock(
+        template=template,
+        next=_exprs(draft.next),
+        until=_expr(draft.until),
+        maxIterations=block.max_iterations,
+        onExhausted=block.on_exhausted,
+        score=_expr(draft.score),
+        keep=block.keep,
     )
 
 

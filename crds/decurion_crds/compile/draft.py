@@ -14,9 +14,10 @@ from decurion_crds.expressions.code import ParsedCode
 from decurion_crds.expressions.syntax import Parsed
 from decurion_crds.v1alpha1 import LLM, MCPServer, Merge, Node
 
-View: TypeAlias = Literal["scope", "work", "item", "writes"]
+View: TypeAlias = Literal["scope", "work", "item", "writes", "round"]
 """Which names an expression sees: those of the scope (`input nodes state run`), those of the node's `with`, those of
-the scope and one item of a map, or those of the scope and the node's own `output`.
+the scope and one item of a map, those of the scope and the node's own `output`, or those of the scope and one round of
+a loop.
 """
 SCOPE_NAMES = ("input", "nodes", "state", "run")
 VALUE = "$value"
@@ -114,6 +115,9 @@ class NodeDraft:
     line: Schema | None = None
     key: Site | None = None
     value: Site | None = None
+    next: dict[str, Site] = field(default_factory=dict)
+    until: Site | None = None
+    score: Site | None = None
     body: Use | None = None
     broken: bool = False
 
@@ -134,7 +138,9 @@ class NodeDraft:
 
     def scope_sites(self) -> Iterator[Site]:
         """All expressions that read from the scope."""
-        yield from (site for site in (self.when, self.items, self.jsonl, self.key, self.value) if site is not None)
+        alone = (self.when, self.items, self.jsonl, self.key, self.value, self.until, self.score)
+        yield from (site for site in alone if site is not None)
+        yield from self.next.values()
         yield from self.with_.values()
         yield from (self.otherwise or {}).values()
         yield from self.writes.values()

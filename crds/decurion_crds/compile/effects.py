@@ -95,7 +95,7 @@ def check_unused(scope: ScopeDraft, report: Report) -> None:
 
 
 def _check_names(node: NodeDraft, report: Report) -> None:
-    if node.broken or node.kind in ("map", "graph", "switch"):
+    if node.broken or node.kind in ("map", "graph", "loop", "switch"):
         return
     used = {path.partition(".")[0] for site in node.work_sites() for path in site.parsed.expr.reads}
     used |= node.code.reads if node.code is not None else frozenset()

@@ -19,6 +19,7 @@ from decurion_crds.compile.dues import (
     items_due,
     map_output,
 )
+from decurion_crds.compile.loops import ITERATION, SCORE, check_next, loop_output
 from decurion_crds.compile.order import Order, channels_read, writers
 from decurion_crds.compile.refs import scope_name
 from decurion_crds.compile.report import Report
@@ -195,6 +196,8 @@ class _Inference:
             yield from self._map(scope, node)
         elif node.kind == "graph" and node.template is not None and node.template not in self._open:
             check_input(node, self._draft.scopes[node.template].input, self._report)
+        elif node.kind == "loop" and node.template is not None:
+            yield from self._loop(scope, node, node.template)
         if node.otherwise is not None:
             output: Schema | None = yield self._outputs[key]
             if output is not None:
@@ -214,7 +217,7 @@ class _Inference:
             return (yield from self._fits(scope, node, site, Due(due[name])))
         names = yield from self._names(scope, node, site)
         # A prompt takes any value: nothing relies on its type.
-        silent = node.kind in ("tool", "llm", "map", "graph", "approval")
+        silent = node.kind in ("tool", "llm", "map", "graph", "loop", "approval")
         otherwise = SILENT if silent else Undetermined(_BY_TRANSFORM)
         if node.template in self._open:
             otherwise = Undetermined(by_input(name))
@@ -229,7 +232,7 @@ class _Inference:
 
     def _output(self, scope: ScopeDraft, node: NodeDraft) -> Typing[Schema | None]:
         """The type of a node's output: declared, or made of its parts."""
-        if node.kind in ("map", "graph"):
+        if node.kind in ("map", "graph", "loop"):
             return (yield from self._template_output(node))
         if node.kind == "transform":
             return (yield from self._transform(scope, node))
@@ -355,6 +358,32 @@ class _Inference:
         known = {name: schema for name, schema in found.items() if schema is not None}
         return record(known) if len(known) == len(found) else None
 
+    def _loop(self, scope: ScopeDraft, node: NodeDraft, template: str) -> Typing[None]:
+        inputs = self._draft.scopes[template].input
+        if template in self._open:
+            given: Schema | None = yield self._open[template]
+            inputs = ANY if given is None else given
+        else:
+            check_input(node, inputs, self._report)
+        check_next(node, inputs, self._report)
+        dues = input_dues(inputs)
+        for name, site in node.next.items():
+            self._rounds.spawn(self._after_round(scope, node, site, Due(dues.get(name, ANY))))
+        if node.until is not None:
+            self._rounds.spawn(self._after_round(scope, node, node.until, Due({"type": "boolean"})))
+        if node.score is not None:
+            self._rounds.spawn(self._after_round(scope, node, node.score, Due(SCORE)))
+
+    def _after_round(self, scope: ScopeDraft, node: NodeDraft, site: Site, due: Due) -> Typing[Schema | None]:
+        names = yield from self._names(scope, node, site)
+        roots = {path.partition(".")[0] for path in site.parsed.expr.reads}
+        if "output" in roots:
+            output: Schema | None = yield self._scopes[node.template or ""]
+            names["output"] = output if output is None else {"title": "output", **output}
+        if "iteration" in roots:
+            names["iteration"] = ITERATION
+        return (yield from self._sites.fits(site, names, due))
+
     def _items(self, scope: ScopeDraft, node: NodeDraft, site: Site) -> Typing[Schema | None]:
         declared = self._declared(node)
         if declared is not None:
@@ -377,7 +406,11 @@ class _Inference:
         result: Schema | None = yield self._scopes[node.template]
         if result is None:
             return None
-        found = map_output(result) if node.kind == "map" else result
+        found: Schema | None = map_output(result) if node.kind == "map" else result
+        if node.kind == "loop":
+            found = loop_output(node, result, self._report)
+        if found is None:
+            return None
         why = mismatch(found, node.output) if node.output is not None else None
         if why is not None:
             self._report.add("OUTPUT-TYPE", node.spot.below("output"), unfit(*why))

@@ -20,6 +20,7 @@ from decurion_crds.compile.draft import (
     Use,
     View,
 )
+from decurion_crds.compile.loops import ROUND_NAMES, check_block
 from decurion_crds.compile.refs import Around, Library, Module, scope_name
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.switches import assign_cases
@@ -35,6 +36,7 @@ from decurion_crds.expressions.words import FUNCTIONS
 from decurion_crds.findings import Fix, did_you_mean, listed
 from decurion_crds.schemas import expand_fields, expand_schema
 from decurion_crds.v1alpha1 import Channel, GraphBlock, MapBlock, Node, TaskGraphSpec, Template, ToolBlock
+from decurion_crds.v1alpha1.taskgraph import LoopBlock
 from decurion_crds.values import Validator, normalise
 
 LLM_OUTPUT: Schema = {
@@ -43,7 +45,7 @@ LLM_OUTPUT: Schema = {
     "required": ["text"],
     "additionalProperties": False,
 }
-_KINDS: tuple[NodeKind, ...] = ("transform", "code", "tool", "llm", "graph", "map", "switch", "approval")
+_KINDS: tuple[NodeKind, ...] = ("transform", "code", "tool", "llm", "graph", "map", "loop", "switch", "approval")
 
 
 def resolve(root: Module, draft: GraphDraft, around: Around, report: Report) -> None:
@@ -191,6 +193,8 @@ class _Resolver:
             self._map(draft, node, spot)
         elif node.graph is not None:
             draft.body = self._use(node.graph, spot)
+        elif node.loop is not None:
+            self._loop(draft, node.loop, spot)
         elif node.switch is not None:
             draft.value = self._optional(node.switch.value, spot.below("value"), "scope", SCOPE_NAMES)
             draft.output = SWITCH_OUTPUT
@@ -242,7 +246,15 @@ class _Resolver:
         draft.key = self._optional(block.key, spot.below("key"), "item", names)
         draft.body = self._use(block, spot)
 
-    def _use(self, block: GraphBlock | MapBlock, spot: Spot) -> Use | None:
+    def _loop(self, draft: NodeDraft, block: LoopBlock, spot: Spot) -> None:
+        names = (*SCOPE_NAMES, *ROUND_NAMES)
+        draft.next = self._expressions(block.next, spot.below("next"), "round", names)
+        draft.until = self._optional(block.until, spot.below("until"), "round", names)
+        draft.score = self._optional(block.score, spot.below("score"), "round", names)
+        draft.body = self._use(block, spot)
+        check_block(block, spot, self._report)
+
+    def _use(self, block: GraphBlock | MapBlock | LoopBlock, spot: Spot) -> Use | None:
         """The scope that a block at `spot` runs; None when there is none, which is in the report."""
         if block.ref is not None:
             return self._library.use(block.ref, block.bind, spot)
@@ -285,7 +297,8 @@ class _Resolver:
         if draft.otherwise is not None:
             kept = {name: site for name, site in draft.otherwise.items() if self._references(site, scope, known)}
             draft.otherwise = kept
-        for part in ("when", "items", "jsonl", "key", "value"):
+        draft.next = {name: site for name, site in draft.next.items() if self._references(site, scope, known)}
+        for part in ("when", "items", "jsonl", "key", "value", "until", "score"):
             site = getattr(draft, part)
             if site is not None and not self._references(site, scope, known):
                 setattr(draft, part, None)

@@ -10,10 +10,11 @@ from decurion_crds.compile.report import Report, Spot
 from decurion_crds.v1alpha1 import TaskGraph
 
 MAX_UNFOLDED = 10_000
-"""Most nodes of a graph, or of one branch of a map, with those of all `graph` nodes inside."""
+"""Most nodes of a graph, or of one branch of a map, with those of all `graph` and `loop` nodes inside, of one round."""
 MAX_PATH = 1024
 """Longest path of a node in the ledger, in characters."""
 _BRANCH = len("[k:]") + 32
+_ROUND = len("@10000")
 _MARK = len("!output")
 
 
@@ -87,7 +88,7 @@ class _Sizes:
             self._longest(name)
 
     def _unfolded(self, name: str) -> int | None:
-        """Nodes of the scope and of the templates that its `graph` nodes run."""
+        """Nodes of the scope and of the templates that its `graph` and `loop` nodes run."""
         if name not in self._nodes:
             self._nodes[name] = self._count(self._draft.scopes[name])
         return self._nodes[name]
@@ -95,7 +96,7 @@ class _Sizes:
     def _count(self, scope: ScopeDraft) -> int | None:
         total = len(scope.nodes)
         for node, use in _inner(scope):
-            below = self._unfolded(use.scope) if node.kind == "graph" else 0
+            below = self._unfolded(use.scope) if node.kind in ("graph", "loop") else 0
             if below is None:
                 return None
             total += below
@@ -120,7 +121,7 @@ class _Sizes:
             below = self._longest(node.template) if node.template is not None else _MARK
             if below is None:
                 return None
-            length = 1 + len(node.name) + (_BRANCH if node.kind == "map" else 0) + below
+            length = 1 + len(node.name) + {"map": _BRANCH, "loop": _ROUND}.get(node.kind, 0) + below
             longest = max(longest, length)
             if length > MAX_PATH:
                 message = (
@@ -136,7 +137,7 @@ def _check_use(draft: GraphDraft, report: Report) -> None:
     """Warns of templates that are never used."""
     nodes = [node for scope in draft.scopes.values() for node in scope.nodes.values()]
     used = {use.scope for node in nodes for use in node.uses()}
-    if any(node.kind in ("map", "graph") and node.body is None for node in nodes):
+    if any(node.kind in ("map", "graph", "loop") and node.body is None for node in nodes):
         return
     for scope in draft.scopes.values():
         if scope.name and scope.name not in used:

@@ -40,7 +40,7 @@ from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
 from decurion_crds.v1alpha1.needs import BODY_TEXT as _BODY_TEXT
 from decurion_crds.v1alpha1.needs import RUNS_A_GRAPH, Bindings, Needs
 
-BLOCKS = ("transform", "code", "tool", "llm", "graph", "map", "switch", "approval")
+BLOCKS = ("transform", "code", "tool", "llm", "graph", "map", "loop", "switch", "approval")
 """The fields of a node that say how it works; exactly one is set."""
 
 _INPUT_TEXT = (
@@ -122,6 +122,43 @@ class GraphBlock(Model):
     )
     bind: Bindings = Field(default_factory=dict, description=_BIND_TEXT)
     body: FreeObject | None = Field(None, description=_BODY_TEXT)
+
+    rules = RUNS_A_GRAPH
+
+
+class LoopBlock(Model):
+    """Runs a template round after round, until a condition holds or the most rounds have run."""
+
+    template: Identifier | None = Field(
+        None, description="The template that runs; the input of its first round is the node's with."
+    )
+    ref: ResourceName | None = Field(
+        None, description="Another TaskGraph of the namespace that runs, instead of a template."
+    )
+    bind: Bindings = Field(default_factory=dict, description=_BIND_TEXT)
+    body: FreeObject | None = Field(None, description=_BODY_TEXT)
+    next: Expressions = Field(
+        default_factory=dict,
+        description="What changes in the input of the next round: name → Python expression over output (of the round), "
+        "iteration (its number, from 1), input, state, run and nodes. Other names stay as they were.",
+    )
+    until: Expression | None = Field(
+        None,
+        description="Python expression over the same names; when it is true after a round, that round is the last. "
+        "Absent, all rounds run.",
+    )
+    max_iterations: int = Field(ge=1, le=10_000, description="Most rounds.")
+    on_exhausted: Literal["succeed", "fail"] = Field(
+        description="What becomes of the node when that many rounds ran and until was never true."
+    )
+    score: Expression | None = Field(
+        None, description="Python expression over the same names for a number that says how good a round is."
+    )
+    keep: Literal["last", "best"] = Field(
+        "last",
+        description="Which round gives the node's output: the last, or the one of the highest score, the first of "
+        "these. Default last.",
+    )
 
     rules = RUNS_A_GRAPH
 
@@ -227,9 +264,7 @@ def _source(value: object) -> object:
 
 
 class Node(Model):
-    """One step: with, output and writes are its contract; transform, code, tool, llm, graph, map, switch or approval
-    says how.
-    """
+    """One step: with, output and writes are its contract; its block, such as code, llm or map, says how."""
 
     name: Identifier = Field(description="Name, unique in its graph or template, as it occurs in expressions.")
     description: str | None = Field(None, max_length=MAX_DESCRIPTION, description="What the node is for.")
@@ -258,8 +293,8 @@ class Node(Model):
         None,
         description="What the node gives: a JSON Schema (2020-12, see docs), the name of a shared schema, or name → "
         "schema. "
-        "Default for llm {text: string}, for tool that of the tool; inferred for transform, graph and map; required "
-        "for code.",
+        "Default for llm {text: string}, for tool that of the tool; inferred for transform, graph, map and loop; "
+        "required for code.",
     )
     writes: Expressions = Field(
         default_factory=dict,
@@ -271,7 +306,7 @@ class Node(Model):
         gt=0,
         le=604_800,
         description="Longest time of one try, in seconds. Default 1 for transform and switch, 30 for code, 600 for "
-        "llm, that of the MCPServer for tool; none for graph and map. An approval has one of its own.",
+        "llm, that of the MCPServer for tool; none for graph, map and loop. An approval has one of its own.",
     )
     transform: Fields | None = Field(
         None,
@@ -286,6 +321,9 @@ class Node(Model):
     llm: LlmBlock | None = Field(None, description="The output by one call of a model.")
     graph: GraphBlock | None = Field(None, description="The output by a template or another graph that runs once.")
     map: MapBlock | None = Field(None, description="The output by a template that runs for every item of a list.")
+    loop: LoopBlock | None = Field(
+        None, description="The output by a template that runs round after round; it has iterations beside."
+    )
     switch: SwitchBlock | None = Field(None, description="No output: which of the nodes that it names run, by a value.")
 
     approval: ApprovalBlock | None = Field(None, description="The output by people, for whose decision the node waits.")
@@ -293,7 +331,6 @@ class Node(Model):
     rules = (one_of(*BLOCKS),)
     later: ClassVar[Mapping[str, str]] = {
         "agent": "use llm, one node for each step",
-        "loop": "write the rounds as nodes",
         "join": "remove it; a node waits for all that it reads",
         "workspace": "pass contents by with and output",
         "context": "pass what the prompt needs by with",
@@ -304,7 +341,7 @@ class Node(Model):
 
 
 class Template(Model):
-    """A private graph: what a graph node runs once, or a map for every item."""
+    """A private graph: what a graph node runs once, a map for every item, a loop in every round."""
 
     name: Identifier = Field(description="Name, unique among the templates.")
     description: str | None = Field(None, max_length=MAX_DESCRIPTION, description="What the template is for.")
@@ -341,7 +378,7 @@ class TaskGraphSpec(Model):
     nodes: Annotated[list[Node], named(min_length=1, max_length=MAX_NODES)] = Field(description=_NODES_TEXT)
     output: Fields = Field(default_factory=dict, description=_OUTPUT_TEXT)
     templates: Annotated[list[Template], named(max_length=MAX_TEMPLATES)] = Field(
-        default_factory=list, description="Private graphs that graph and map nodes run."
+        default_factory=list, description="Private graphs that graph, map and loop nodes run."
     )
     delimiters: Delimiters | None = Field(
         None,

@@ -6,8 +6,9 @@ from decurion_ledger import Record
 from decurion_worker.engine.actions import Applied, Close, Outcome, failure_of
 from decurion_worker.engine.asking import Asking
 from decurion_worker.engine.consequences import Consequences
-from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopeState
-from decurion_worker.engine.state import EngineState, base_of
+from decurion_worker.engine.rounds import forget_rounds
+from decurion_worker.engine.scopes import ARM, BranchStatus, NodeStatus, Opened, RoundEnd, ScopeState
+from decurion_worker.engine.state import EngineState, base_of, loop_of
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure
 
@@ -59,6 +60,8 @@ class Applying:
             self._apply_run_output(applied, failure)
         elif mark == "!output" and (base.endswith("]") or base in self._state.opened):
             self._apply_end(base, applied, failure)
+        elif (loop := self._state.round_of(base)) is not None and not loop.leaf:
+            self._apply_round(loop, base, mark, applied, failure)
         elif (inner := self.inner(base)) is not None:
             self._apply_inner(*inner, applied, failure)
         elif mark == "!open":
@@ -74,16 +77,19 @@ class Applying:
         None for a node of a scope that the driver hands out; a replay enters that scope with the first record inside.
         """
         scope_path = base.rpartition("/")[0]
+        loop = self._state.round_of(base)
+        if loop is not None:
+            return (loop, 0, base[len(loop.path) :]) if loop.leaf else None
         if scope_path in self._state.scopes:
             return None
         unit = scope_path
-        while unit not in self._state.opened and not unit.endswith("]"):
+        while unit not in self._state.opened and self._state.round_of(unit) is None and not unit.endswith("]"):
             unit = unit.rpartition("/")[0]
             if not unit:
                 raise LogCorrupt(base, "no scope that is open holds this path")
         home, index = self._state.branch(unit)
         if home.leaf:
-            return home, index, base[len(unit) + 1 :]
+            return home, index, base[len(home.path) :] if home.node.loop is not None else base[len(unit) + 1 :]
         if home.start(index):
             self._then.enter(home, index)
         if scope_path not in self._state.scopes:
@@ -140,9 +146,16 @@ class Applying:
         record = applied.record
         if record.path.endswith("!output") and failure is not None:
             self._state.results.forget_under(base_of(record.path))
+        elif record.path.endswith("!join") and failure is not None:
+            self._state.results.forget_rounds(base_of(record.path))
+        if home.node.loop is not None and "/" not in inner and record.path.endswith("!output") and failure is None:
+            home.rounds += 1
         if home.status[index] < BranchStatus.OK:
             mark = record.path[len(base_of(record.path)) :]
-            home.partial.setdefault(index, {})[inner + mark] = record
+            held = home.partial.setdefault(index, {})
+            held[inner + mark] = record
+            if mark == "!open" and loop_of(inner) is not None:
+                forget_rounds(held, inner, best=record.envelope.get("best"))
 
     def _apply_run_output(self, applied: Applied, failure: Failure | None) -> None:
         self._taken_back(self._state.root, "/!output")
@@ -202,7 +215,7 @@ class Applying:
             node=node,
             body=self._state.plans[node.template],
             items=[None] if single else value["items"],
-            base=value if single else value["base"],
+            base=value if node.graph is not None else value["input"] if node.loop is not None else value["base"],
             keys=None if single else value.get("keys"),
             core=applied.record.core_hash,
             depth=scope.depth + 1,
@@ -219,6 +232,8 @@ class Applying:
         if joined is None:
             raise LogCorrupt(applied.record.path, "no map that is open has this path")
         self._state.offers.withdraw(joined)
+        if joined.node.loop is not None:
+            self._loop_ended(joined, failure)
         for index in {*joined.partial, *joined.scopes}:
             self._state.results.drop(joined.branch_path(index))
             self._state.scopes.pop(joined.branch_path(index), None)
@@ -228,6 +243,36 @@ class Applying:
         scope.running -= 1
         scope.outputs[name] = applied.value
         self._after_end(scope, name, applied.record, failure)
+
+    def _apply_round(self, loop: Opened, base: str, mark: str, applied: Applied, failure: Failure | None) -> None:
+        """The end of a round that the driver hands out, or the beginning of the next one."""
+        state, record = self._state, applied.record
+        if mark == "!output" and base == loop.branch_path(0):
+            state.out.pop(f"{base}!output", None)
+            state.scopes.pop(base, None)
+            if failure is not None:
+                state.results.forget_under(base)
+                loop.end(0, output=None, size=0, slot=0, arm=bytes(ARM), failure=failure)
+            else:
+                loop.round_ended(RoundEnd(applied.value, record.core_hash))
+                state.offers.push(loop.home, "round", loop.node.name)
+            self._then.settle_opened(loop)
+        elif mark == "!open" and loop.last is not None and record.path == self._then.round_key(loop):
+            self._taken_back(loop.home, record.path)
+            loop.open_round(applied.value, record.core_hash)
+            state.offers.offer(loop)
+            self._then.settle_opened(loop)
+        else:
+            raise LogCorrupt(record.path, "it is not the turn of this round")
+
+    def _loop_ended(self, loop: Opened, failure: Failure | None) -> None:
+        state = self._state
+        state.out.pop(loop.path, None)
+        if loop.joining:
+            self._taken_back(loop.home, self._then.round_key(loop))
+        state.scopes.pop(loop.branch_path(0), None)
+        if failure is not None:
+            state.results.forget_rounds(loop.path)
 
     def _after_end(self, scope: ScopeState, name: str, record: Record, failure: Failure | None) -> None:
         """What opened scopes has its output, or its failure: its `writes` come next, or the node ends."""

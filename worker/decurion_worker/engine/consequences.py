@@ -7,6 +7,7 @@ from decurion_worker.engine.actions import Close, EndScope, Join
 from decurion_worker.engine.parking import park
 from decurion_worker.engine.scopes import ABANDONED, NodeStatus, Opened, ScopeState, timed_out
 from decurion_worker.engine.state import EngineState
+from decurion_worker.engine.tasks import key_of
 from decurion_worker.failure import Failure
 
 
@@ -72,7 +73,7 @@ class Consequences:
 
     def abandon(self, home: Opened) -> None:
         """Nobody needs what runs of a map or graph that failed: it ends as soon as that is given back."""
-        under = (f"{home.path}[", f"{home.path}/", f"{home.path}!")
+        under = tuple(f"{home.path}{mark}" for mark in "[/!@")
         self._state.abandoned += [key for key in self._state.out if key == home.path or key.startswith(under)]
 
     def settle(self, scope: ScopeState) -> None:
@@ -112,7 +113,11 @@ class Consequences:
         if opened.rests:
             self._rest(opened.home)
         if state.cancelled is None and opened.path in state.opened and not opened.joined and opened.complete:
-            if opened.single:
+            if opened.node.loop is not None:
+                if self.round_key(opened) not in state.out:
+                    opened.joined = True
+                    state.decisions[f"{opened.path}!join"] = Join(opened)
+            elif opened.single:
                 if opened.ended == 0:
                     opened.joined = True
                     scope = self.scope_of(opened, 0)
@@ -125,6 +130,11 @@ class Consequences:
                 opened.joined = True
                 self._state.decisions[f"{opened.path}!join"] = Join(opened)
         self.settle_cancel()
+
+    @staticmethod
+    def round_key(opened: Opened) -> str:
+        """The key of the task that says what comes after the round of a loop."""
+        return key_of(opened.home, "round", opened.node.name)
 
     def settle_cancel(self) -> None:
         done = self._state.output_hash is not None or "!output" in self._state.root.failures

@@ -29,7 +29,7 @@ from decurion_worker.engine.parking import rests, wake
 from decurion_worker.engine.results import Results, arms_root
 from decurion_worker.engine.scopes import NodeStatus, Opened, ScopeState
 from decurion_worker.engine.state import EngineState, base_of
-from decurion_worker.engine.tasks import branch_task, scope_task
+from decurion_worker.engine.tasks import branch_task, loop_task, scope_task
 from decurion_worker.link import ItemKind
 
 
@@ -182,6 +182,8 @@ class Engine:
     def _next_branch(self) -> Task | None:
         for opened in self.state.offers.opened():
             while (index := opened.next_index()) is not None:
+                if opened.leaf and opened.node.loop is not None:
+                    return loop_task(opened, facts=self.state.facts)
                 if opened.leaf:
                     return branch_task(opened, index)
                 self._then.enter(opened, index)
@@ -193,7 +195,9 @@ class Engine:
         scope = self.state.scopes.get(scope_path)
         if scope is None or scope.ended:
             return None
-        if kind == "join" and scope.opened[name].stopped:
+        if kind == "round" and scope.opened[name].joined:
+            return None  # a replay pushed it, and then brought the end of the loop
+        if kind in ("join", "round") and scope.opened[name].stopped:
             self._then.settle_opened(scope.opened[name])
             return None
         if scope.halted:
@@ -213,7 +217,7 @@ class Engine:
         task = self.state.out.pop(key, None)
         if task is None:
             return
-        if task.kind == "branch":
+        if task.kind in ("branch", "loop"):
             home, index = self.state.branch(task.scope)
             home.give_back(index)
             self.state.offers.offer(home)
@@ -223,7 +227,7 @@ class Engine:
         if scope is not None:
             scope.running -= 1
             self.state.offers.push(scope, task.kind, task.node)
-            if task.kind == "join":
+            if task.kind in ("join", "round"):
                 self._then.settle_opened(scope.opened[task.node])
             self._then.settle(scope)
         self._then.settle_cancel()

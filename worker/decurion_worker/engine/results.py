@@ -42,6 +42,12 @@ class Results:
         for inner in [inner for inner in held if inner.startswith(f"{path}/")]:
             del held[inner]
 
+    def forget_rounds(self, path: str) -> None:
+        """A loop failed at `path`: how many rounds it had depends on time, and they do not count."""
+        held = self._open.get(unit_of(path), {})
+        for inner in [inner for inner in held if inner.startswith(f"{path}@")]:
+            del held[inner]
+
     def drop(self, branch: str) -> None:
         """A branch that will never end does not count."""
         self._open.pop(branch, None)

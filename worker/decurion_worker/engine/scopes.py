@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from typing import NamedTuple
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import Node, Scope
@@ -18,6 +19,7 @@ from decurion_crds.wide import ItemRef, ListRef, WideDict, has_refs
 from decurion_ledger import Record, branch_key
 from decurion_ledger.lists import LIST_LIMIT
 from decurion_worker.engine.approvals import Asked
+from decurion_worker.engine.rounds import Best
 from decurion_worker.errors import TimedOut
 from decurion_worker.failure import Failure
 from decurion_worker.link import ItemKind
@@ -139,12 +141,20 @@ class ScopeState:
         return bool(self.failures) or (self.owner is not None and self.owner.stopped)
 
     def start(self) -> tuple[tuple[str, str], ...]:
-        return () if self.owner is None else ((f"{self.owner.path}!open", self.owner.core),)
+        return () if self.owner is None else (self.owner.opening(self.path),)
+
+
+class RoundEnd(NamedTuple):
+    """How the last round of a loop ended: its output, and the hash of the record that says so."""
+
+    output: Json
+    core: str
 
 
 @dataclass(slots=True, eq=False)
 class Opened:
-    """A node that opened scopes: a map with a branch for each item, or a graph with itself as its only branch.
+    """A node that opened scopes: a map with a branch for each item, a graph with itself as its only branch, or a loop
+    with its current round as the only one.
 
     `core` is the hash of its `scope_opened`, `base` the input that all branches share, `keys`, if any, name them.
     Of a branch that ended only its status, slot and arm are kept, 37 bytes; outputs as long as they are narrow.
@@ -177,12 +187,20 @@ class Opened:
     """How many of those that run are parked."""
     ok: int = 0
     joining: bool = False
-    """A runner builds the output, or will."""
+    """A runner builds the output, or says what comes after a round; or will."""
+    round: int = 1
+    """The round of a loop that runs, or ran last."""
+    rounds: int = 0
+    """How many rounds of a loop ended well."""
+    last: RoundEnd | None = None
+    best: Best | None = None
     joined: bool = False
     due: str | None = None
     """When its time is over (RFC 3339), once that is in the log."""
     timed_out: bool = False
     total: int = 0
+    round_core: str = ""
+    """The hash of what opened the round of a loop that is not the first."""
     _index: dict[str, int] = field(default_factory=dict)
     _kept: int = 0
 
@@ -193,9 +211,13 @@ class Opened:
         self.slots = array("I", bytes(4 * self.total))
         self.arms = bytearray(ARM * self.total)
 
+    def opening(self, scope: str) -> tuple[str, str]:
+        """The record that opened a scope of this, with its hash."""
+        return (f"{scope}!open", self.round_core) if self.round > 1 else (f"{self.path}!open", self.core)
+
     @property
     def single(self) -> bool:
-        """A graph: one scope at the node's own path, and no join."""
+        """A graph or a loop: one scope at a time."""
         return self.node.map is None
 
     @property
@@ -233,7 +255,7 @@ class Opened:
     @property
     def startable(self) -> int:
         """How many branches could start now."""
-        if self.stopped:
+        if self.stopped or self.joining:
             return 0
         left = self.total - self.ended - self.running
         return max(0, min(left, self.room))
@@ -265,6 +287,8 @@ class Opened:
         return f"{index:05d}" if self.keys is None else f"k:{branch_key(self.keys[index])}"
 
     def branch_path(self, index: int) -> str:
+        if self.node.loop is not None:
+            return f"{self.path}@{self.round:03d}"
         return self.path if self.single else f"{self.path}[{self._token(index)}]"
 
     def branch_input(self, index: int) -> dict[str, Json]:
@@ -278,6 +302,27 @@ class Opened:
         if "index" in names and "index" not in given:
             given["index"] = index
         return WideDict(given) if has_refs(item) or has_refs(self.base) else given
+
+    def round_ended(self, end: RoundEnd) -> None:
+        """A round of a loop ended well."""
+        self.running -= self.status[0] == BranchStatus.TAKEN
+        self.status[0] = BranchStatus.OK
+        self.cursor = self.total
+        self.scopes.clear()
+        self.last = end
+        self.rounds += 1
+        self.joining = True
+
+    def open_round(self, opening: Mapping[str, Json], core: str) -> None:
+        """The next round of a loop has begun."""
+        named, last = opening.get("best"), self.last
+        if named is not None and last is not None and named["round"] == self.round:
+            self.best = Best(self.round, named["score"], last.output, last.core)
+        self.round += 1
+        self.base, self.round_core = opening["input"], core
+        self.status[0] = BranchStatus.PENDING
+        self.cursor = 0
+        self.last, self.joining = None, False
 
     def next_index(self) -> int | None:
         """The next branch that may start, returned ones first, or None. It is marked as taken."""
@@ -346,6 +391,7 @@ class Opened:
         self.joined = True
         self.items, self.outputs, self.base, self.keys = [], None, {}, None
         self.slots, self.arms = array("I"), bytearray()
+        self.last = self.best = None
         self._index.clear()
         self.partial.clear()
 

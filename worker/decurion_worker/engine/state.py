@@ -57,7 +57,7 @@ class EngineState:
 
     def branch(self, unit: str) -> tuple[Opened, int]:
         """What opened a branch or a graph, and which of its branches it is. Raises `LogCorrupt` for one not open."""
-        found = self.opened.get(unit)
+        found = self.opened.get(loop_of(unit) or unit)
         if found is not None and found.single:
             return found, 0
         home_path, _, token = unit.rpartition("[")
@@ -67,6 +67,11 @@ class EngineState:
             raise LogCorrupt(unit, "no open map has this branch")
         return home, index
 
+    def round_of(self, base: str) -> Opened | None:
+        """The loop one of whose rounds has this path, where that loop is open itself."""
+        loop = loop_of(base)
+        return self.opened.get(loop) if loop is not None else None
+
     def node_at(self, base: str) -> tuple[ScopeState, str]:
         """The scope and the name of a node. Raises `LogCorrupt` for one that is not there."""
         scope_path, _, name = base.rpartition("/")
@@ -74,6 +79,12 @@ class EngineState:
         if scope is None or name not in scope.status:
             raise LogCorrupt(base, "no node of this name is in the graph")
         return scope, name
+
+
+def loop_of(path: str) -> str | None:
+    """The loop of which this path is a round: `/refine` of `/refine@002`; None for another path."""
+    cut = path.rfind("@")
+    return path[:cut] if cut > path.rfind("/") else None
 
 
 def base_of(path: str) -> str:

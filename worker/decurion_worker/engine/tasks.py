@@ -8,6 +8,7 @@ from decurion_crds.canonical import Json
 from decurion_worker.engine.actions import Task
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.results import arms_root
+from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.scopes import Opened, ScopeState
 from decurion_worker.link import ItemKind, WorkItem
 
@@ -16,6 +17,8 @@ SUFFIX: dict[ItemKind, str] = {"node": "", "writes": "!writes", "otherwise": "!o
 
 def key_of(scope: ScopeState, kind: ItemKind, name: str) -> str:
     """The key of a task of a scope that the driver hands out node by node."""
+    if kind == "round":
+        return f"{scope.path}/{name}@{scope.opened[name].round + 1:03d}!open"
     return f"{scope.path or '/'}!output" if kind == "output" else f"{scope.path}/{name}{SUFFIX[kind]}"
 
 
@@ -33,6 +36,8 @@ def scope_task(scope: ScopeState, kind: ItemKind, name: str, *, facts: Mapping[s
         env = seen(scope.plan.output_reads)
         return Task(key, kind, scope.path, "", env, template, scope.ends(names), False, {})
     node = scope.scope.by_name[name]
+    if kind == "round":
+        return _round_task(key, template, scope.opened[name], seen(node.reads))
     if kind == "join":
         return _join_task(scope, key, template, scope.opened[name])
     if kind == "node":
@@ -53,6 +58,34 @@ def _join_task(scope: ScopeState, key: str, template: str, opened: Opened) -> Ta
     }
     parents = ((f"{opened.path}!open", opened.core),)
     return Task(key, "join", scope.path, opened.node.name, env, template, parents, False, {})
+
+
+def _round_task(key: str, template: str, opened: Opened, seen: Mapping[str, Json]) -> Task:
+    last = opened.last
+    assert last is not None
+    told = Round(opened.round, opened.base, last.output, last.core, opened.best).to_json()
+    parents = ((f"{opened.branch_path(0)}!output", last.core),)
+    env = {**told, "env": dict(seen)}
+    return Task(key, "round", opened.home.path, opened.node.name, env, template, parents, False, {})
+
+
+def loop_task(opened: Opened, *, facts: Mapping[str, Json]) -> Task:
+    """All rounds of a loop whose template is leaf, with what is committed of them."""
+    home = opened.home
+    seen = environment(
+        home.scope, input=home.input, outputs=home.outputs, writes=home.writes, facts=facts, reads=opened.node.reads
+    )
+    return Task(
+        key=opened.path,
+        kind="loop",
+        scope=opened.path,
+        node=opened.node.name,
+        env={"opening": {"input": opened.base}, "env": seen},
+        template=_template(home),
+        parents=((f"{opened.path}!open", opened.core),),
+        skip=False,
+        done=dict(opened.partial.get(0, {})),
+    )
 
 
 def counts(opened: Opened) -> dict[str, Json]:
@@ -83,8 +116,10 @@ def branch_task(opened: Opened, index: int) -> Task:
 
 def task_of(item: WorkItem) -> Task:
     """The task that a work item was made of, without what is committed of it."""
-    if item.kind == "branch":
+    if item.kind in ("branch", "loop"):
         key = item.scope
+    elif item.kind == "round":
+        key = f"{item.scope}/{item.node}@{item.env['round'] + 1:03d}!open"
     elif item.kind == "output":
         key = f"{item.scope or '/'}!output"
     else:

@@ -29,8 +29,8 @@ from decurion_worker.nodes.transform import run_transform
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """What came of one node. `input` is its snapshot (None when it never got one); `opened` is that of a map or graph,
-    `asked` that of an approval, whose `output` is what is shown.
+    """What came of one node. `input` is its snapshot (None when it never got one); `opened` is the status of what opens
+    scopes, `asked` that of an approval, whose `output` is what is shown.
 
     `instead` says that `output` stands for that of a node that failed: the value of its `otherwise`.
     """
@@ -58,7 +58,7 @@ async def instead_of(execution: Execution, env: Mapping[str, Json], failed: Node
     except WorkError as error:
         return replace(failed, failure=failure_from(execution.path, error))
     except ExpressionFailed as error:
-        return replace(failed, failure=_expression_failure(execution.path, error))
+        return replace(failed, failure=expression_failure(execution.path, error))
 
 
 async def _attempt(execution: Execution, env: Mapping[str, Json], *, skip: bool) -> NodeResult:
@@ -72,7 +72,10 @@ async def _attempt(execution: Execution, env: Mapping[str, Json], *, skip: bool)
             opened = await open_map(execution, node.map, env, snapshot)
             return NodeResult("opened", input=snapshot, output=opened)
         if node.graph is not None:
-            return NodeResult("opened", input=snapshot, output=await _graph_input(execution, snapshot))
+            return NodeResult("opened", input=snapshot, output=await _template_input(execution, snapshot))
+        if node.loop is not None:
+            opening = {"input": await _template_input(execution, snapshot)}
+            return NodeResult("opened", input=snapshot, output=opening)
         if node.approval is not None:
             return NodeResult("asked", input=snapshot, output=await ask(execution, node.approval, snapshot))
         if node.switch is not None:
@@ -83,10 +86,10 @@ async def _attempt(execution: Execution, env: Mapping[str, Json], *, skip: bool)
     except WorkError as error:
         return NodeResult("failed", input=snapshot, failure=failure_from(execution.path, error))
     except ExpressionFailed as error:
-        return NodeResult("failed", input=snapshot, failure=_expression_failure(execution.path, error))
+        return NodeResult("failed", input=snapshot, failure=expression_failure(execution.path, error))
 
 
-def _expression_failure(path: str, error: ExpressionFailed) -> Failure:
+def expression_failure(path: str, error: ExpressionFailed) -> Failure:
     return failure_from(path, ExpressionFailure(path, error.name, error.message))
 
 
@@ -114,10 +117,10 @@ async def _snapshot(execution: Execution, env: Mapping[str, Json]) -> dict[str, 
     with_ = execution.node.with_
     if not with_:
         return {}
-    return _plain(execution, await execution.context.evaluate(with_, env))
+    return plain(execution, await execution.context.evaluate(with_, env))
 
 
-def _plain(execution: Execution, values: dict[str, Json]) -> dict[str, Json]:
+def plain(execution: Execution, values: dict[str, Json]) -> dict[str, Json]:
     """Values as the ledger will give them back: what runs now and what runs after a resume must see the same.
 
     What holds references came from the ledger and is so already.
@@ -128,17 +131,16 @@ def _plain(execution: Execution, values: dict[str, Json]) -> dict[str, Json]:
         raise OutputBroken(execution.path, [str(error)]) from error
 
 
-async def _graph_input(execution: Execution, snapshot: dict[str, Json]) -> Json:
-    """The input of the template that a graph runs, in its declared types."""
-    block, context = execution.node.graph, execution.context
-    assert block is not None
-    return await check_output(context, execution.path, context.scope(block.template).input_schema, snapshot)
+async def _template_input(execution: Execution, snapshot: dict[str, Json]) -> Json:
+    """The input of the template that a graph runs, or the first round of a loop, in its declared types."""
+    context, template = execution.context, execution.node.template or ""
+    return await check_output(context, execution.path, context.scope(template).input_schema, snapshot)
 
 
 async def _chosen(execution: Execution, switch: SwitchBlock, env: Mapping[str, Json]) -> Json:
     seconds = execution.node.timeout_seconds
     found = await execution.context.evaluate({"switch.value": switch.value}, env, seconds=seconds)
-    return switch.decide(_plain(execution, found)["switch.value"])
+    return switch.decide(plain(execution, found)["switch.value"])
 
 
 async def _block(execution: Execution, snapshot: dict[str, Json]) -> Json:
@@ -181,7 +183,7 @@ async def written(execution: Execution, env: Mapping[str, Json], output: Json) -
     if not execution.node.writes:
         return {}
     values = await execution.context.evaluate(execution.node.writes, {**env, "output": output})
-    return _plain(execution, values)
+    return plain(execution, values)
 
 
 async def writes_result(execution: Execution, env: Mapping[str, Json], output: Json) -> NodeResult:
@@ -191,4 +193,4 @@ async def writes_result(execution: Execution, env: Mapping[str, Json], output: J
     except WorkError as error:
         return NodeResult("failed", failure=failure_from(execution.path, error))
     except ExpressionFailed as error:
-        return NodeResult("failed", failure=_expression_failure(execution.path, error))
+        return NodeResult("failed", failure=expression_failure(execution.path, error))
