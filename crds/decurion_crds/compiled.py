@@ -245,7 +245,7 @@ class Node(_Compiled):
     `after` and `parents`, and not in `control`. `reads` are the paths that `when`, `with`, control parts and
     `otherwise` need from the scope (`input…`, `nodes…`, `state…`, `run…`). `parents` are the nodes among `after` whose
     data it reads. `digest` covers all that decides this node's result: its own fields, its template, its model.
-    Exactly one of `transform`, `code`, `tool`, `llm`, `map`, `graph`, `loop`, `switch`, `approval` is set, named by `kind`.
+    One of `transform`, `code`, `tool`, `llm`, `map`, `graph`, `loop`, `switch`, `approval` is set, named by `kind`.
 
     Whether a node is skipped says `Scope.passes_over`, and then its `when`. A skipped node's output is that of
     `otherwise`, or None. `on_failure` says what becomes of a node whose tries are used up: `fail` ends the scope;
