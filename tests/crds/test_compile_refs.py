@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 
 from decurion_crds.compile import Checker, Compilation, Module, compile_graph
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.loader import load_text
 from decurion_crds.show import show_mermaid, show_text
-from decurion_crds.v1alpha1 import LLM, TaskGraph
+from decurion_crds.v1alpha1 import LLM, MCPServer, TaskGraph
 
 LOOKUP = """
 kind: TaskGraph
@@ -471,3 +472,27 @@ def test_bindings_without_end_are_refused(checker: Checker) -> None:
     errors = [f.message for f in compilation(checker, *texts, llms=llms).findings if f.severity == "error"]
     assert len(errors) >= 1
     assert any(message.startswith("with every graph under every binding there are more") for message in errors)
+
+
+def test_delimiters_hold_for_arguments_of_tools(checker: Checker) -> None:
+    meta = {"apiVersion": "decurion.dev/v1alpha1", "metadata": {"name": "search"}}
+    tool = {"name": "find", "input": {"type": "object", "properties": {"text": {"type": "string"}}}}
+    server = MCPServer.model_validate({**meta, "kind": "MCPServer", "spec": {"url": "http://h/mcp", "tools": [tool]}})
+    spec = {
+        "delimiters": ["<<", ">>"],
+        "input": {"text": {"type": "string"}},
+        "nodes": [
+            {
+                "name": "a",
+                "with": {"text": "input.text"},
+                "tool": {"server": "search", "name": "find", "arguments": {"text": "{{ x }} << text >>"}},
+            }
+        ],
+        "output": {"text": "nodes.a.output.text"},
+    }
+    graph = TaskGraph.model_validate({**meta, "kind": "TaskGraph", "spec": spec})
+    found = compile_graph(graph, llms={}, servers={"search": server}, checker=checker)
+    assert [finding.text() for finding in found.findings] == []
+    call = found.result().root.by_name["a"].tool
+    assert call is not None
+    assert '["{{ x }} ",' in str(orjson.dumps(call.to_json()["arguments"]))

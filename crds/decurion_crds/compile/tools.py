@@ -169,10 +169,12 @@ def arguments_of(written: Mapping[str, Any], spot: Spot, parse: ParseText) -> Ar
             return ArgumentDraft(spot, fields={name: walk(below, spot.below(name)) for name, below in value.items()})
         if isinstance(value, list):
             return ArgumentDraft(spot, items=tuple(walk(below, spot.at(i)) for i, below in enumerate(value)))
-        if not isinstance(value, str) or "{{" not in value:
+        if not isinstance(value, str):
             return ArgumentDraft(spot, value=value)
         text = parse(value, spot)
         if text is None:
+            return ArgumentDraft(spot, value=value)
+        if not text.sites:
             return ArgumentDraft(spot, value=value)
         if len(text.text.parts) == 1 and isinstance(text.text.parts[0], Expr):
             return ArgumentDraft(spot, site=text.sites[0])
