@@ -130,17 +130,21 @@ def read_loaded(loaded: Loaded) -> Manifests:
 
 
 def compile_all(
-    manifests: Manifests, *, only: str | None = None, bind: Mapping[str, str] | None = None
+    manifests: Manifests,
+    *,
+    only: str | None = None,
+    bind: Mapping[str, str] | None = None,
+    stand_ins: Mapping[str, LLM] | None = None,
 ) -> dict[str, Compilation]:
     """Every graph of the files (or the one of that name), compiled with what it names from the files; `bind` puts one
-    LLM in another's place.
+    LLM in another's place, and `stand_ins` take the place of LLMs that are not among the files.
     """
     done: dict[str, Compilation] = {}
     with Checker() as checker:
         for name, (document, graph) in manifests.graphs.items():
             if only is not None and name != only:
                 continue
-            known = manifests.llms_for(document)
+            known = {**(stand_ins or {}), **manifests.llms_for(document)}
             llms = known | {swapped: _llm(known, swapped, other) for swapped, other in (bind or {}).items()}
             found = compile_graph(
                 graph,
