@@ -115,7 +115,7 @@ class Writer:
 
     def node(self, name: str, before: list[Made], *, depth: int, free: bool) -> tuple[Made, bool]:
         """A node; whether it may fail its scope. `free`: it is allowed to."""
-        kinds = ["code", *(["graph", "map", "map", "map"] if depth else ["code", "transform"])]
+        kinds = ["code", *(["graph", "map", "map", "map", "loop"] if depth else ["code", "transform"])]
         kind = self.pick(kinds)
         given = " + ".join(["input.k", *(n.reads for n in before if self.chance(3))])
         lines: list[str] = []
@@ -132,6 +132,17 @@ class Writer:
                 if fallible:
                     lines += [f"    if a % {self.pick([2, 3])} == 0:", "        raise ValueError('no')"]
                 lines += ['    {"v": a % 1000 + 1}', "output: {v: {type: integer}}"]
+            case "loop":
+                template = self.pick(below)
+                rounds, fails = self.pick([1, 2, 3]), self.chance(5)
+                fallible = template.fallible or fails
+                block = f"template: {template.name}, maxIterations: {rounds}"
+                block += f", next: {{k: output.v % 7 + {self.pick([0, 1])}}}" if not self.chance(4) else ""
+                block += f", until: output.v % 5 == {self.pick([0, 1, 2])}" if fails or self.chance(2) else ""
+                block += f", onExhausted: {'fail' if fails else 'succeed'}"
+                block += ", score: output.v % 11, keep: best" if self.chance(3) else ""
+                lines += [f'with: {{k: "({given}) % 7"}}', f"loop: {{{block}}}"]
+                instead = '{v: "-1", pad: "\'\'", iterations: "0"}'
             case "graph":
                 template = self.pick(below)
                 fallible = template.fallible

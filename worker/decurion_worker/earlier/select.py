@@ -114,7 +114,7 @@ class _Selecting:
     def _ended_well(self, base: str, node: Node) -> bool:
         if node.template is None or f"{base}!open" not in self._index:
             return self._settled(base, base, node)
-        end = f"{base}!join" if node.map is not None else f"{base}!output"
+        end = _end_of(base, node)
         if end not in self._index:
             return False
         if self._index[end].failed or not node.writes:
@@ -132,18 +132,35 @@ class _Selecting:
         return one.has_value or (instead is not None and not instead.failed)
 
     def _parts(self, base: str, node: Node) -> None:
-        """Keep what holds inside a map or graph that does not hold whole."""
+        """Keep what holds inside a map, graph or loop that does not hold whole."""
         assert node.template is not None
         body = self._new.templates[node.template]
-        end = self._index.get(f"{base}!output" if node.map is None else f"{base}!join")
+        end = self._index.get(_end_of(base, node))
         joined = end is not None and not end.failed
         if joined and not self._is_inside(base):
             # Only its `writes` failed.
             self._keep_below(base, but=(base, f"{base}!otherwise"))
+        elif node.loop is not None:
+            self._rounds(base, body)
         elif node.map is None:
             self._scope(base, body, body, _anything)
         else:
             self._branches(base, body, joined)
+
+    def _rounds(self, base: str, body: Scope) -> None:
+        """Keep the rounds of a loop up to the first that does not hold whole, and what holds of that."""
+        number = 1
+        while True:
+            unit = f"{base}@{number:03d}"
+            end, following = self._index.get(f"{unit}!output"), f"{base}@{number + 1:03d}!open"
+            if end is None or end.failed or self._is_inside(unit):
+                self._scope(unit, body, body, _anything)
+                return
+            self._keep_below(unit)
+            if following not in self._index:
+                return
+            self.kept.add(following)
+            number += 1
 
     def _branches(self, base: str, body: Scope, joined: bool) -> None:
         for unit in self._units.get(base, ()):
@@ -168,6 +185,11 @@ class _Selecting:
                 if not self._sorted[at].startswith(prefix):
                     break
                 yield self._sorted[at]
+
+
+def _end_of(base: str, node: Node) -> str:
+    """The path of the record that ends what a node opened."""
+    return f"{base}!output" if node.map is None and node.loop is None else f"{base}!join"
 
 
 def _anything(node: Node) -> bool:
