@@ -158,3 +158,18 @@ def test_a_body_in_place_runs_and_its_paths_are_those_of_a_template(tmp_path: Pa
     assert json.loads(done.stdout) == {"texts": ["first", "second"]}
     shown = decurion("ledger", "show", "r1", "/each[00001]/ask", cwd=tmp_path)
     assert '"second"' in shown.stdout
+
+
+def test_the_timeout_of_a_node_holds_for_the_graph_that_it_runs(folder: Path) -> None:
+    slow = "scripted: {replies: [{delaySeconds: 600, reply: {verdict: late}}]}"
+    (folder / "models.yaml").write_text(MODELS.replace("scripted: {default: {verdict: good}}", slow))
+    bounded = BOTH.replace(
+        "      graph: {ref: judge}\n",
+        "      timeoutSeconds: 0.5\n      onFailure: otherwise\n      graph: {ref: judge}\n",
+    )
+    bounded = bounded.replace(
+        "graph: {ref: judge}\n    - name: strict",
+        "graph: {ref: judge}\n      otherwise: {verdict: \"'none'\"}\n    - name: strict",
+    )
+    (folder / "both.yaml").write_text(bounded)
+    assert run(folder) == {"plain": "none", "strict": "bad", "each": ["bad", "bad"]}
