@@ -173,3 +173,43 @@ def test_the_timeout_of_a_node_holds_for_the_graph_that_it_runs(folder: Path) ->
     )
     (folder / "both.yaml").write_text(bounded)
     assert run(folder) == {"plain": "none", "strict": "bad", "each": ["bad", "bad"]}
+
+
+ROUNDS = """
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: rounds}
+spec:
+  input: {start: {type: integer}}
+  nodes:
+    - name: inPlace
+      with: {num: input.start, by: "2"}
+      loop:
+        body:
+          nodes: [{name: add, with: {num: input.num, by: input.by}, transform: {num: num + by}}]
+          output: {num: nodes.add.output.num}
+        next: {num: output.num}
+        until: output.num > 6
+        maxIterations: 9
+        onExhausted: fail
+    - name: elsewhere
+      with: {num: input.start}
+      loop: {ref: twice, next: {num: output.num}, maxIterations: 3, onExhausted: succeed}
+  output: {one: nodes.inPlace.output.num, other: nodes.elsewhere.output.num}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: twice}
+spec:
+  input: {num: {type: integer}}
+  nodes: [{name: double, with: {num: input.num}, transform: {num: num * 2}}]
+  output: {num: nodes.double.output.num}
+"""
+
+
+def test_a_loop_runs_another_graph_or_a_body_in_place(tmp_path: Path) -> None:
+    (tmp_path / "rounds.yaml").write_text(ROUNDS)
+    given = json.dumps({"start": 1})
+    done = decurion("run", "rounds.yaml", "--graph", "rounds", "-q", "--input", given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"one": 7, "other": 8}

@@ -222,3 +222,27 @@ def test_a_body_beside_a_template_is_refused(checker: Checker) -> None:
     both = NESTED.replace("        key: report.id\n", "        key: report.id\n        template: one\n")
     _, findings = document(both).parse()
     assert [finding.code for finding in findings] == ["FIELD-VALUE"]
+
+
+def test_a_constant_is_where_a_loop_begins_and_not_its_type(checker: Checker) -> None:
+    graph = compiled(
+        checker,
+        """\
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: grow}
+spec:
+  nodes:
+    - name: grow
+      with: {text: "'x'"}
+      loop:
+        body:
+          nodes: [{name: add, with: {text: input.text}, transform: {text: text + 'y'}}]
+          output: {text: nodes.add.output.text}
+        next: {text: output.text}
+        maxIterations: 3
+        onExhausted: succeed
+  output: {one: nodes.grow.output.text}
+""",
+    )
+    assert graph.templates["growBody"].input_schema["properties"] == {"text": {"type": "string"}}

@@ -30,7 +30,17 @@ from decurion_crds.compile.tools import Arguments, result_type
 from decurion_crds.compiled import Code, Schema
 from decurion_crds.expressions.check import Answer, Checker, Task
 from decurion_crds.expressions.enums import probe, strangers
-from decurion_crds.expressions.shapes import ANY, fields, holds_enum, mismatch, nullable, record, texts_alone, union
+from decurion_crds.expressions.shapes import (
+    ANY,
+    branches,
+    fields,
+    holds_enum,
+    mismatch,
+    nullable,
+    record,
+    texts_alone,
+    union,
+)
 from decurion_crds.expressions.types import Types
 from decurion_crds.expressions.wording import Context, problems, unfit
 
@@ -349,6 +359,9 @@ class _Inference:
     def _given(self, scope: ScopeDraft, node: NodeDraft, inner: ScopeDraft) -> Typing[Schema | None]:
         """What a node gives to a body that does not declare its input."""
         found = yield from self._work_names(scope, node)
+        if node.kind == "loop":
+            # A constant is where a loop begins, not the one value that it may have.
+            found = {name: widened(node.with_.get(name), schema) for name, schema in found.items()}
         block = node.model.map
         if block is not None:
             items = self._items_of.get((scope.name, node.name))
@@ -437,6 +450,15 @@ class _Inference:
 
 def by_input(name: str) -> str:
     return f"declare the input of the body, as in body: {{input: {{{name}: …}}, …}}"
+
+
+def widened(site: Site | None, schema: Schema | None) -> Schema | None:
+    """The type of a computed value without the values that it is known to have; what a path reads is as declared."""
+    if site is None or schema is None or site.parsed.expr.path is not None:
+        return schema
+    return union(
+        [{key: part for key, part in branch.items() if key not in ("enum", "const")} for branch in branches(schema)]
+    )
 
 
 def reads_index(scope: ScopeDraft) -> bool:
