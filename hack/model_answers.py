@@ -83,16 +83,25 @@ class Answers:
         """`script` has pairs of a regular expression, searched in the last message of the user, and the reply."""
         self._script = [(re.compile(match, re.DOTALL), reply) for match, reply in script]
 
-    def text(self, body: Mapping[str, Any]) -> str:
-        prompt = _last_user_message(body)
+    def message(self, body: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+        """Text and calls. A reply `{"calls": [{"name", "arguments"}]}` asks for tools; without a script a model that
+        has a tool `finish` calls that.
+        """
+        prompt = _last_said(body)
         for match, reply in self._script:
             if match.search(prompt):
-                return reply if isinstance(reply, str) else orjson.dumps(reply).decode()
+                if isinstance(reply, dict) and reply.keys() == {"calls"}:
+                    return "", reply["calls"]
+                return reply if isinstance(reply, str) else orjson.dumps(reply).decode(), []
+        for tool in body.get("tools") or ():
+            if tool["function"]["name"] == "finish":
+                return "", [{"name": "finish", "arguments": instance(tool["function"]["parameters"], prompt)}]
         wanted = body.get("response_format") or {}
         if wanted.get("type") == "json_schema":
-            return orjson.dumps(instance(wanted["json_schema"]["schema"], prompt)).decode()
-        return prompt
+            return orjson.dumps(instance(wanted["json_schema"]["schema"], prompt)).decode(), []
+        return prompt, []
 
 
-def _last_user_message(body: Mapping[str, Any]) -> str:
-    return next((m.get("content") or "" for m in reversed(body["messages"]) if m["role"] == "user"), "")
+def _last_said(body: Mapping[str, Any]) -> str:
+    """The last message of the user or of tools."""
+    return next((m.get("content") or "" for m in reversed(body["messages"]) if m["role"] in ("user", "tool")), "")

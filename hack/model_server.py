@@ -109,7 +109,7 @@ class Server:
         try:
             body = orjson.loads(raw)
             digest = hashlib.sha256(orjson.dumps(body["messages"], option=orjson.OPT_SORT_KEYS)).hexdigest()
-            text = self.answers.text(body)
+            text, calls = self.answers.message(body)
         except (orjson.JSONDecodeError, LookupError, TypeError) as error:
             return _response(400, _error(400, f"no chat completion request: {error!r}")), 0.0
         key = headers.get(b"idempotency-key", b"").decode("latin-1")
@@ -121,7 +121,7 @@ class Server:
         self._note(key, body.get("model"), status, digest)
         if status != 200:
             return self._failure(status), self.options.delay if status != 401 else 0.0
-        return _response(200, _completion(body, text, digest)), self.options.delay
+        return _response(200, _completion(body, text, calls, digest)), self.options.delay
 
     def _failure(self, status: int) -> bytes:
         wait = self.options.retry_after
@@ -151,16 +151,23 @@ class Server:
         }
 
 
-def _completion(body: Mapping[str, Any], text: str, digest: str) -> dict[str, Any]:
+def _completion(body: Mapping[str, Any], text: str, calls: list[dict[str, Any]], digest: str) -> dict[str, Any]:
     asked = sum(len(m.get("content") or "") for m in body["messages"]) // 4
     answered = len(text) // 4
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls:
+        # Every call has the same id, as with some servers: callers must not rely on it.
+        message["tool_calls"] = [
+            {"id": "call_0", "type": "function", "function": call | {"arguments": json.dumps(call["arguments"])}}
+            for call in calls
+        ]
     return {
         "id": f"chatcmpl-{digest[:24]}",
         "object": "chat.completion",
         "created": 0,
         "model": body.get("model"),
         "choices": [
-            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}},
+            {"index": 0, "finish_reason": "tool_calls" if calls else "stop", "message": message},
         ],
         "usage": {
             "prompt_tokens": asked,

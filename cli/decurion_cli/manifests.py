@@ -17,7 +17,7 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_crds.errors import DecurionError, InputError
 from decurion_crds.findings import CompileFailed, Finding
 from decurion_crds.loader import Document, Loaded, load
-from decurion_crds.v1alpha1 import LLM, MCPServer, Place, TaskGraph, TaskGraphRun
+from decurion_crds.v1alpha1 import LLM, Agent, MCPServer, Place, TaskGraph, TaskGraphRun
 from decurion_worker.context import secret_refs
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ class Manifests:
     graphs: dict[str, tuple[Document, TaskGraph]]
     llms: list[tuple[Document, LLM]]
     servers: list[tuple[Document, MCPServer]]
+    agents: list[tuple[Document, Agent]]
     runs: list[tuple[Document, TaskGraphRun]]
     secrets: dict[tuple[str, str], str] = field(repr=False)
     findings: list[Finding]
@@ -63,6 +64,10 @@ class Manifests:
     def servers_for(self, document: Document) -> dict[str, MCPServer]:
         """The MCPServers that a graph can name, by the same rule."""
         return {d.name: server for d, server in _near(document, self.servers)}
+
+    def agents_for(self, document: Document) -> dict[str, Agent]:
+        """The Agents that a graph can name, by the same rule."""
+        return {d.name: agent for d, agent in _near(document, self.agents)}
 
     def graphs_for(self, document: Document) -> dict[str, Module]:
         """The graphs that a graph can refer to, by the same rule."""
@@ -77,7 +82,7 @@ class Manifests:
     def unread(self, finding: Finding) -> bool:
         """Whether what the finding misses is among the files and could not be parsed: that is told there."""
         kind, _, name = (finding.absent or "").partition(" ")
-        read = {id(document) for document, _ in (*self.graphs.values(), *self.llms, *self.servers)}
+        read = {id(document) for document, _ in (*self.graphs.values(), *self.llms, *self.servers, *self.agents)}
         found = [d for d in self.loaded.documents if (d.kind, d.name) == (kind, name) and id(d) not in read]
         return bool(name and found)
 
@@ -108,6 +113,7 @@ def read_loaded(loaded: Loaded) -> Manifests:
     graphs: dict[str, tuple[Document, TaskGraph]] = {}
     llms: list[tuple[Document, LLM]] = []
     servers: list[tuple[Document, MCPServer]] = []
+    agents: list[tuple[Document, Agent]] = []
     runs: list[tuple[Document, TaskGraphRun]] = []
     secrets: dict[tuple[str, str], str] = {}
     for document in loaded.documents:
@@ -124,9 +130,11 @@ def read_loaded(loaded: Loaded) -> Manifests:
                 llms.append((document, model))
             case MCPServer():
                 servers.append((document, model))
+            case Agent():
+                agents.append((document, model))
             case TaskGraphRun():
                 runs.append((document, model))
-    return Manifests(loaded, graphs, llms, servers, runs, secrets, findings)
+    return Manifests(loaded, graphs, llms, servers, agents, runs, secrets, findings)
 
 
 def compile_all(
@@ -150,6 +158,7 @@ def compile_all(
                 graph,
                 llms=llms,
                 servers=manifests.servers_for(document),
+                agents=manifests.agents_for(document),
                 graphs=manifests.graphs_for(document),
                 positions=document.locate,
                 open=document.hoisted.open,

@@ -18,7 +18,7 @@ from decurion_crds.canonical import Json, canonical, digest
 Schema = dict[str, Any]
 """A JSON Schema (2020-12), self-contained: shared names are resolved."""
 
-NodeKind = Literal["transform", "code", "tool", "llm", "map", "graph", "loop", "switch", "approval"]
+NodeKind = Literal["transform", "code", "tool", "llm", "agent", "map", "graph", "loop", "switch", "approval"]
 OnFailure = Literal["fail", "skip", "otherwise"]
 MergeRule = Literal["replace", "append", "union", "sum", "min", "max", "mergeByKey"]
 Prefer = Literal["first", "last", "error"]
@@ -105,6 +105,25 @@ class ToolCall(_Compiled):
     input: Schema
     output: Schema
     repeatable: bool = False
+
+
+class AgentTool(_Compiled):
+    """A tool as an agent's model is given it: `name`, `description`, and the tool that a call of it calls."""
+
+    name: str
+    description: str = ""
+    call: ToolCall
+    timeout_seconds: float = Field(alias="timeoutSeconds")
+
+
+class AgentCall(_Compiled):
+    """A model that calls `tools` in turns, at most `steps`, until it finishes."""
+
+    model: str
+    instructions: str = ""
+    prompt: Text
+    tools: tuple[AgentTool, ...] = ()
+    steps: int = 50
 
 
 class Tolerate(_Compiled):
@@ -245,7 +264,8 @@ class Node(_Compiled):
     `after` and `parents`, and not in `control`. `reads` are the paths that `when`, `with`, control parts and
     `otherwise` need from the scope (`input…`, `nodes…`, `state…`, `run…`). `parents` are the nodes among `after` whose
     data it reads. `digest` covers all that decides this node's result: its own fields, its template, its model.
-    One of `transform`, `code`, `tool`, `llm`, `map`, `graph`, `loop`, `switch`, `approval` is set, named by `kind`.
+    One of `transform`, `code`, `tool`, `llm`, `agent`, `map`, `graph`, `loop`, `switch`, `approval` is set, named by
+    `kind`.
 
     Whether a node is skipped says `Scope.passes_over`, and then its `when`. A skipped node's output is that of
     `otherwise`, or None. `on_failure` says what becomes of a node whose tries are used up: `fail` ends the scope;
@@ -272,12 +292,25 @@ class Node(_Compiled):
     code: Code | None = None
     tool: ToolCall | None = None
     llm: LlmCall | None = None
+    agent: AgentCall | None = None
     map: MapBlock | None = None
     graph: GraphBlock | None = None
     loop: LoopBlock | None = None
     switch: SwitchBlock | None = None
     approval: ApprovalBlock | None = None
     digest: str = ""
+
+    @property
+    def model(self) -> str | None:
+        """The LLM that it asks, where it asks one itself."""
+        return self.llm.ref if self.llm is not None else self.agent.model if self.agent is not None else None
+
+    @property
+    def servers(self) -> frozenset[str]:
+        """The MCPServers whose tools it may call."""
+        calls = [self.tool] if self.tool is not None else []
+        calls += [tool.call for tool in self.agent.tools] if self.agent is not None else []
+        return frozenset(call.server for call in calls)
 
     @property
     def template(self) -> str | None:

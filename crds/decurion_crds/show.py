@@ -15,6 +15,7 @@ _SHAPES = {
     "code": ("[[", "]]"),
     "tool": ("[[", "]]"),
     "llm": ("([", "])"),
+    "agent": ("([", "])"),
     "graph": ("[/", "/]"),
     "map": ("{{", "}}"),
     "loop": (">", "]"),
@@ -119,6 +120,8 @@ def _gauge(kind: str) -> str:
 def _detail(node: Node) -> str:
     if node.tool is not None:
         return f"tool {node.tool.server}/{node.tool.name}"
+    if node.agent is not None:
+        return f"model {node.agent.model}, {len(node.agent.tools)} tools"
     if node.llm is not None:
         return f"model {node.llm.ref}"
     if node.graph is not None:

@@ -1,11 +1,12 @@
 """Paths of the ledger: one grammar, one parser, one printer.
 
-    path   = "/" | 1*( "/" step ) [ mark ] | "/" mark
+    path   = "/" | 1*( "/" step ) [ mark | turn ] | "/" mark
     step   = name [ "[" ( index | key ) "]" | "@" round ]
     name   = [a-z][a-zA-Z0-9_]{0,62}
     index  = 5*DIGIT, without leading zeros when longer than five
     key    = "k:" 32 lower-case hex digits
     round  = 3*DIGIT, from 001, without leading zeros when longer than three
+    turn   = "#turn-" 4*DIGIT [ "." 2*DIGIT ], without leading zeros when longer than four and two
     mark   = "!open" | "!join" | "!output" | "!otherwise"
 
 `/` is the run's root scope, `/extract` a node, `/extract[00017]` branch 17 of a map and the scope inside it,
@@ -13,7 +14,8 @@
 and `/extract!join` of a map, `/extract[00017]!output` of a branch, `/!output` of the run, `/extract!otherwise` what
 stands for the output of a node that failed. `/review/draft` is a node of the graph that the node `review` runs, and
 `/review!output` that graph's end. `/refine@003` is round 3 of a loop and the scope inside it, `/refine@003!open` what
-that round starts from where it is not the first, `/refine@003!output` its end, and `/refine!join` that of the loop. The
+that round starts from where it is not the first, `/refine@003!output` its end, and `/refine!join` that of the loop.
+`/find#turn-0003` is turn 3 of an agent, and `/find#turn-0003.02` the second call of a tool in it. The
 canonical text is the identity: two paths are equal iff their texts are, and order of paths means order of texts by code
 point.
 """
@@ -36,6 +38,7 @@ _STEP = re.compile(
     r"([a-z][a-zA-Z0-9_]{0,62})(?:\[(?:([0-9]{5}|[1-9][0-9]{5,11})|k:([0-9a-f]{32}))\]"
     r"|@(00[1-9]|0[1-9][0-9]|[1-9][0-9]{2,11}))?"
 )
+_TURN = re.compile(r"turn-([0-9]{4}|[1-9][0-9]{4,8})(?:\.([0-9]{2}|[1-9][0-9]{2,8}))?")
 _KEY = re.compile(r"[0-9a-f]{32}")
 _MARKS = frozenset({"open", "join", "output", "otherwise"})
 
@@ -75,6 +78,8 @@ class LedgerPath:
 
     steps: tuple[Step, ...] = ()
     mark: Mark = ""
+    turn: tuple[int, int | None] | None = None
+    """A turn of an agent, and a call in it, from 1."""
 
     @classmethod
     def parse(cls, text: str) -> LedgerPath:
@@ -83,14 +88,19 @@ class LedgerPath:
             raise BadPath(text[:64] + "…", f"a path has at most {MAX_TEXT} characters")
         if not text.startswith("/"):
             raise BadPath(text, "a path starts with /")
+        body, hash_, turn = text[1:].partition("#")
+        if hash_:
+            return cls(_parse_steps(body, text), turn=_parse_turn(turn, text))
         body, bang, mark = text[1:].partition("!")
         if bang and mark not in _MARKS:
             raise BadPath(text, "after ! stands open, join, output or otherwise, and nothing after that")
-        steps = tuple(_parse_step(part, text) for part in body.split("/")) if body else ()
-        return cls(steps, cast(Mark, mark))
+        return cls(_parse_steps(body, text) if body else (), cast(Mark, mark))
 
     def __str__(self) -> str:
         mark = f"!{self.mark}" if self.mark else ""
+        if self.turn is not None:
+            turn, call = self.turn
+            mark = f"#turn-{turn:04d}" + (f".{call:02d}" if call is not None else "")
         return "/" + "/".join(map(str, self.steps)) + mark
 
     def child(self, name: str) -> LedgerPath:
@@ -135,10 +145,12 @@ class LedgerPath:
 
     @property
     def parent(self) -> LedgerPath | None:
-        """The path one step up: of a mark its node, of a branch its map, of a round its loop, of a node its scope; None
-        for the root.
+        """The path one step up: of a mark or turn its node, of a call its turn, of a branch its map, of a round its
+        loop, of a node its scope; None for the root.
         """
-        if self.mark:
+        if self.turn is not None and self.turn[1] is not None:
+            return LedgerPath(self.steps, turn=(self.turn[0], None))
+        if self.mark or self.turn is not None:
             return LedgerPath(self.steps)
         if not self.steps:
             return None
@@ -155,8 +167,8 @@ class LedgerPath:
             up = up.parent
 
     def _needs_no_mark(self, what: str) -> None:
-        if self.mark:
-            raise BadPath(str(self), f"a path with ! has no {what}")
+        if self.mark or self.turn is not None:
+            raise BadPath(str(self), f"a path with ! or # has no {what}")
 
     def _marked(self, mark: Mark) -> LedgerPath:
         self._needs_no_mark("mark of its own")
@@ -177,6 +189,17 @@ def _made(steps: tuple[Step, ...], mark: Mark = "") -> LedgerPath:
     if len(str(path)) > MAX_TEXT:
         raise BadPath(str(path)[:64] + "…", f"a path has at most {MAX_TEXT} characters")
     return path
+
+
+def _parse_steps(body: str, text: str) -> tuple[Step, ...]:
+    return tuple(_parse_step(part, text) for part in body.split("/"))
+
+
+def _parse_turn(turn: str, text: str) -> tuple[int, int | None]:
+    found = _TURN.fullmatch(turn)
+    if found is None:
+        raise BadPath(text, "after # stands turn-0000, or turn-0000.00 for a call in it, and nothing after that")
+    return int(found[1]), int(found[2]) if found[2] is not None else None
 
 
 def _parse_step(part: str, text: str) -> Step:

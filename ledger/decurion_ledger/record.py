@@ -29,6 +29,7 @@ class RecordType(StrEnum):
     COMMIT = "commit"
     SKIP = "skip"
     ATTEMPT_FAILED = "attempt_failed"
+    TURN = "turn"
     EFFECT_INTENDED = "effect_intended"
     EFFECT_SETTLED = "effect_settled"
     SCOPE_OPENED = "scope_opened"

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from decurion_crds.v1alpha1 import MAX_SPEC_BYTES, TERMINAL_PHASES
-from decurion_operator.closures import uses
+from decurion_operator.closures import agent_uses, uses
 from decurion_operator.conditions import seconds_of
 from decurion_operator.pruned import pruned_fields
 from decurion_operator.queue import Key
@@ -146,7 +146,11 @@ def _links(resource: Resource) -> frozenset[Key]:
         named = uses(resource.spec)
         llms = (Key("LLM", namespace, name) for name in named.llms | named.bound)
         servers = (Key("MCPServer", namespace, name) for name in named.servers)
-        return frozenset({*llms, *servers, *(Key(kind, namespace, ref) for ref, _ in named.graphs)})
+        agents = (Key("Agent", namespace, name) for name in named.agents)
+        return frozenset({*llms, *servers, *agents, *(Key(kind, namespace, ref) for ref, _ in named.graphs)})
+    if kind == "Agent":
+        model, tools = agent_uses(resource.spec)
+        return frozenset({*(Key("LLM", namespace, n) for n in model), *(Key("MCPServer", namespace, n) for n in tools)})
     return frozenset(Key("Secret", namespace, name) for name, _ in secret_refs(resource.spec))
 
 
@@ -179,7 +183,9 @@ class Cache:
         found: dict[Key, Resource] = {}
         due = [key]
         while due:
-            for graph in self.referrers(due.pop(), "TaskGraph"):
+            at = due.pop()
+            due += [agent.key for agent in self.referrers(at, "Agent")]
+            for graph in self.referrers(at, "TaskGraph"):
                 if graph.key not in found and graph.key != key:
                     found[graph.key] = graph
                     due.append(graph.key)

@@ -19,21 +19,23 @@ _RUN_A_GRAPH = ("graph", "map", "loop")
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Names of what a graph's closure needs: LLMs by the names that a run's overrides swap, other TaskGraphs, and
-    MCPServers.
+    """Names of what a graph's closure needs: LLMs by the names that a run's overrides swap, other TaskGraphs,
+    MCPServers and Agents.
     """
 
     llms: frozenset[str] = frozenset()
     graphs: frozenset[str] = frozenset()
     servers: frozenset[str] = frozenset()
+    agents: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What one spec names: LLMs, MCPServers, and other graphs with what they are bound to."""
+    """What one spec names: LLMs, MCPServers, Agents, and other graphs with what they are bound to."""
 
     llms: frozenset[str] = frozenset()
     servers: frozenset[str] = frozenset()
+    agents: frozenset[str] = frozenset()
     graphs: tuple[tuple[str, Mapping[str, str]], ...] = ()
     needs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -46,6 +48,7 @@ def uses(spec: Mapping[str, Any]) -> Uses:
     """What a spec names in its own nodes and those of its templates. What is no name is for the compiler to say."""
     llms: set[str] = set()
     servers: set[str] = set()
+    agents: set[str] = set()
     graphs: list[tuple[str, Mapping[str, str]]] = []
     for node in _nodes(spec):
         llm = node.get("llm")
@@ -54,6 +57,13 @@ def uses(spec: Mapping[str, Any]) -> Uses:
         tool = node.get("tool")
         if isinstance(tool, Mapping) and isinstance(tool.get("server"), str):
             servers.add(tool["server"])
+        agent = node.get("agent")
+        if isinstance(agent, Mapping):
+            if isinstance(agent.get("ref"), str):
+                agents.add(agent["ref"])
+            model, tools = agent_uses(agent)
+            llms |= model
+            servers |= tools
         for kind in _RUN_A_GRAPH:
             block = node.get(kind)
             if isinstance(block, Mapping) and isinstance(block.get("ref"), str):
@@ -62,14 +72,35 @@ def uses(spec: Mapping[str, Any]) -> Uses:
                 graphs.append((block["ref"], {k: v for k, v in given if isinstance(v, str)}))
     graphs += [(name, {}) for name in sorted(_schema_owners(spec))]
     needs = spec.get("needs")
-    return Uses(frozenset(llms), frozenset(servers), tuple(graphs), needs if isinstance(needs, Mapping) else {})
+    return Uses(
+        frozenset(llms),
+        frozenset(servers),
+        frozenset(agents),
+        tuple(graphs),
+        needs if isinstance(needs, Mapping) else {},
+    )
 
 
-def reach(name: str, spec: Mapping[str, Any], look: Callable[[str], Mapping[str, Any] | None]) -> Reach:
-    """What the graph `name` needs; `look` gives the spec of another graph, None where there is none."""
+def agent_uses(spec: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """The LLM and the MCPServers that an agent names, that of an Agent or one that is written in a node."""
+    model = spec.get("model")
+    tools = (tool.get("server") for tool in _objects(spec.get("tools")))
+    return {model} if isinstance(model, str) else set(), {name for name in tools if isinstance(name, str)}
+
+
+def reach(
+    name: str,
+    spec: Mapping[str, Any],
+    look: Callable[[str], Mapping[str, Any] | None],
+    agent: Callable[[str], Mapping[str, Any] | None] = lambda name: None,
+) -> Reach:
+    """What the graph `name` needs; `look` gives the spec of another graph, `agent` that of an Agent, None where there
+    is none.
+    """
     llms: set[str] = set()
     graphs: set[str] = set()
     servers: set[str] = set()
+    agents: set[str] = set()
     known = {name: uses(spec)}
     due: deque[tuple[str, tuple[tuple[str, str], ...]]] = deque([(name, ())])
     seen = set(due)
@@ -78,6 +109,11 @@ def reach(name: str, spec: Mapping[str, Any], look: Callable[[str], Mapping[str,
         env, here = dict(bound), known[graph]
         llms |= {env.get(ref, ref) for ref in here.llms}
         servers |= here.servers
+        for ref in here.agents - agents:
+            agents.add(ref)
+            model, tools = agent_uses(agent(ref) or {})
+            llms |= model
+            servers |= tools
         for ref, bind in here.graphs:
             if ref not in known:
                 graphs.add(ref)
@@ -89,7 +125,7 @@ def reach(name: str, spec: Mapping[str, Any], look: Callable[[str], Mapping[str,
             if inner not in seen and len(seen) <= MAX_INSTANCES:
                 seen.add(inner)
                 due.append(inner)
-    return Reach(frozenset(llms), frozenset(graphs), frozenset(servers))
+    return Reach(frozenset(llms), frozenset(graphs), frozenset(servers), frozenset(agents))
 
 
 def _schema_owners(value: object) -> Iterator[str]:

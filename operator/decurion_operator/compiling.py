@@ -21,7 +21,7 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_crds.errors import DecurionError
 from decurion_crds.findings import Finding
 from decurion_crds.secrets import secret_entries
-from decurion_crds.v1alpha1 import API_VERSION, LLM, MCPServer, TaskGraph, parse_resource
+from decurion_crds.v1alpha1 import API_VERSION, LLM, Agent, MCPServer, TaskGraph, parse_resource
 from decurion_operator.cache import Resource
 from decurion_operator.conditions import Reason
 from decurion_operator.metrics import Meter
@@ -39,7 +39,8 @@ BROKEN_SECONDS = 60.0
 
 
 class CompileGraph(Protocol):
-    """The compiler: a graph, with the LLMs, MCPServers and other graphs that it may name, to a closure or findings.
+    """The compiler: a graph, with the LLMs, MCPServers, Agents and other graphs that it may name, to a closure or
+    findings.
 
     `known` are names by kind that a misspelt one may have meant. Called from several threads.
     """
@@ -51,6 +52,7 @@ class CompileGraph(Protocol):
         *,
         llms: Mapping[str, LLM],
         servers: Mapping[str, MCPServer],
+        agents: Mapping[str, Agent],
         graphs: Mapping[str, TaskGraph],
         known: Mapping[str, Sequence[str]],
     ) -> tuple[CompiledGraph | None, Sequence[Finding]]: ...
@@ -62,7 +64,7 @@ class CompileGraph(Protocol):
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is compiled: `llms` maps the name in the graphs to the LLM that stands for it, `graphs` the others by name,
-    `servers` the MCPServers.
+    `servers` the MCPServers, `agents` the Agents.
 
     `known` are, by kind, names that a misspelt one may have meant; empty where none is missing.
     """
@@ -71,13 +73,14 @@ class Question:
     llms: Mapping[str, Resource]
     graphs: Mapping[str, Resource] = field(default_factory=dict)
     servers: Mapping[str, Resource] = field(default_factory=dict)
+    agents: Mapping[str, Resource] = field(default_factory=dict)
     known: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def identity(self) -> tuple[Any, ...]:
         rows = sorted(
             (r.key.kind, name, r.uid, r.generation)
-            for part in (self.llms, self.graphs, self.servers)
+            for part in (self.llms, self.graphs, self.servers, self.agents)
             for name, r in part.items()
         )
         return (self.graph.uid, self.graph.generation, *rows, *sorted(self.known.items()))
@@ -166,13 +169,18 @@ class Compiling:
             server, _ = parse_resource(_object(resource))
             if server is not None:
                 servers[name] = cast(MCPServer, server)
+        agents: dict[str, Agent] = {}
+        for name, resource in question.agents.items():
+            agent, _ = parse_resource(_object(resource))
+            if agent is not None:
+                agents[name] = cast(Agent, agent)
         graphs: dict[str, TaskGraph] = {}
         for name, resource in question.graphs.items():
             other, _ = parse_resource(_object(resource))
             if other is not None:
                 graphs[name] = cast(TaskGraph, other)
         closure, said = self._compile(
-            cast(TaskGraph, graph), llms=llms, servers=servers, graphs=graphs, known=question.known
+            cast(TaskGraph, graph), llms=llms, servers=servers, agents=agents, graphs=graphs, known=question.known
         )
         compiled = Compiled(closure.digest if closure else None, (*findings, *said))
         if closure is None or compiled.errors:
@@ -234,6 +242,7 @@ class CheckedCompiler:
         *,
         llms: Mapping[str, LLM],
         servers: Mapping[str, MCPServer],
+        agents: Mapping[str, Agent],
         graphs: Mapping[str, TaskGraph],
         known: Mapping[str, Sequence[str]],
     ) -> tuple[CompiledGraph | None, Sequence[Finding]]:
@@ -244,9 +253,11 @@ class CheckedCompiler:
                 graph,
                 llms=llms,
                 servers=servers,
+                agents=agents,
                 graphs=modules,
                 known_llms=known.get("LLM", ()),
                 known_graphs=known.get("TaskGraph", ()),
+                known_agents=known.get("Agent", ()),
                 known_servers=known.get("MCPServer", ()),
                 checker=checker,
             )

@@ -1,4 +1,4 @@
-"""Reconciling LLMs, MCPServers and TaskGraphs: observe, plan, write; and tell the runs that wait for a graph.
+"""Reconciling LLMs, MCPServers, Agents and TaskGraphs: observe, plan, write; and tell the runs that wait for a graph.
 
 What stands here for a graph's readiness is asked for by runs too: `assess` is the one place where references are
 resolved, within the namespace, and the compiler is asked.
@@ -64,7 +64,7 @@ class Parser:
 
 
 class Definitions:
-    """The reconciler of LLMs, MCPServers and TaskGraphs. `add` makes a key due."""
+    """The reconciler of LLMs, MCPServers, Agents and TaskGraphs. `add` makes a key due."""
 
     def __init__(
         self,
@@ -84,7 +84,10 @@ class Definitions:
         self._now = now
 
     async def reconcile_endpoint(self, key: Key) -> float | None:
-        """An LLM or MCPServer: valid in itself, and its Secrets can be used."""
+        """An LLM, MCPServer or Agent: valid in itself, and its Secrets can be used.
+
+        What an Agent names is looked at where a graph uses it.
+        """
         llm = self._cache.get(key)
         if llm is None:
             return None
@@ -127,6 +130,7 @@ class Definitions:
             "LLM": {ref: swaps.get(ref, ref) for ref in sorted(closure.llms)},
             "TaskGraph": {ref: ref for ref in sorted(closure.graphs)},
             "MCPServer": {ref: ref for ref in sorted(closure.servers)},
+            "Agent": {ref: ref for ref in sorted(closure.agents)},
         }
         found: dict[str, dict[str, Resource]] = {kind: {} for kind in names}
         missing, unready = [], {}
@@ -140,7 +144,7 @@ class Definitions:
             if not resource.too_large and not _errors(self._parser.findings(resource)):
                 found[kind][ref] = resource
         known = {kind: self._around(graph.key, kind) for kind in names} if missing else {}
-        question = Question(graph, found["LLM"], found["TaskGraph"], found["MCPServer"], known)
+        question = Question(graph, found["LLM"], found["TaskGraph"], found["MCPServer"], found["Agent"], known)
         return Assessment(self._compiling.ask(question, asker), tuple(missing), unready)
 
     def reach(self, graph: Resource) -> Reach:
@@ -150,7 +154,11 @@ class Definitions:
             other = self._cache.get(Key("TaskGraph", graph.key.namespace, name))
             return other.spec if other is not None else None
 
-        return reach(graph.key.name, graph.spec, look)
+        def agent(name: str) -> Mapping[str, Any] | None:
+            found = self._cache.get(Key("Agent", graph.key.namespace, name))
+            return found.spec if found is not None else None
+
+        return reach(graph.key.name, graph.spec, look, agent)
 
     def _around(self, key: Key, kind: str) -> tuple[str, ...]:
         near = (one.key.name for one in self._cache.all(kind) if one.key.namespace == key.namespace and one.key != key)

@@ -6,10 +6,10 @@ more than the calls (measured: plain JSON does over 700 status patches a second,
 What the operator's role has to allow, in each namespace that it serves:
 
     group            resources                                        verbs
-    decurion.dev     llms, mcpservers, taskgraphs, workerpools,
+    decurion.dev     agents, llms, mcpservers, taskgraphs, workerpools,
                      taskgraphruns                                    get, list, watch
     decurion.dev     taskgraphruns                                    delete
-    decurion.dev     llms/status, mcpservers/status,
+    decurion.dev     agents/status, llms/status, mcpservers/status,
                      taskgraphs/status, workerpools/status,
                      taskgraphruns/status                             patch
     (core)           secrets                                          get, list, watch
@@ -55,6 +55,7 @@ from decurion_operator.settings import OperatorSettings
 JsonObject = dict[str, Any]
 
 PATHS: Mapping[str, tuple[str, str]] = {
+    "Agent": (f"/apis/{GROUP}/{VERSION}", "agents"),
     "LLM": (f"/apis/{GROUP}/{VERSION}", "llms"),
     "MCPServer": (f"/apis/{GROUP}/{VERSION}", "mcpservers"),
     "TaskGraph": (f"/apis/{GROUP}/{VERSION}", "taskgraphs"),

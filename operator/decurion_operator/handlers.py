@@ -31,6 +31,7 @@ from decurion_operator.tasks import forever
 logger = logging.getLogger(__name__)
 
 KINDS = {
+    "agents": "Agent",
     "llms": "LLM",
     "mcpservers": "MCPServer",
     "taskgraphs": "TaskGraph",

@@ -171,7 +171,7 @@ class Operator:
 
     async def _reconcile(self, key: Key) -> float | None:
         match key.kind:
-            case "LLM" | "MCPServer":
+            case "LLM" | "MCPServer" | "Agent":
                 return await self._definitions.reconcile_endpoint(key)
             case "TaskGraph":
                 return await self._definitions.reconcile_graph(key)
@@ -230,7 +230,7 @@ class Operator:
     def _add_dependants(self, resource: Resource) -> None:
         """Make due what a change of `resource` may mean something for, itself included."""
         key = resource.key
-        if key.kind in ("LLM", "MCPServer"):
+        if key.kind in ("LLM", "MCPServer", "Agent"):
             self._add_users(key)
         elif key.kind == "Secret":
             for one in (*self.cache.referrers(key, "LLM"), *self.cache.referrers(key, "MCPServer")):

@@ -168,8 +168,8 @@ CASES: dict[str, tuple[object, list[str]]] = {
         ["nodes.x.map [ONE-OF] items and itemsFrom are set, and only one of them may be; remove the other"],
     ),
     "kind of node that is not built": (
-        graph(nodes=[{"name": "x", "agent": {"ref": "a"}}]),
-        ["nodes.x.agent [NOT-SUPPORTED] agent is not built yet; use llm, one node for each step"],
+        node(workspace={"read": ["*"]}),
+        ["nodes.extract.workspace [NOT-SUPPORTED] workspace is not built yet; pass contents by with and output"],
     ),
     "form of code that is not built": (
         node(code={"source": "1", "interpreter": "subprocess"}),
@@ -265,7 +265,10 @@ CASES: dict[str, tuple[object, list[str]]] = {
     ),
     "no kind": (
         {"apiVersion": "decurion.dev/v1alpha1"},
-        ["kind [KIND] kind is missing; write kind: Approval, LLM, MCPServer, TaskGraph, TaskGraphRun or WorkerPool"],
+        [
+            "kind [KIND] kind is missing; write kind: Agent, Approval, LLM, MCPServer, TaskGraph, TaskGraphRun or "
+            "WorkerPool"
+        ],
     ),
     "no object": ([], [" [KIND] a resource is an object with apiVersion and kind, and this is a list"]),
 }

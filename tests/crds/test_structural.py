@@ -36,15 +36,15 @@ def test_check_fails_on_a_manifest_that_differs_is_missing_or_is_left_over(
     assert main(["--check", str(tmp_path)]) == 0
     (tmp_path / "llms.yaml").write_text("edited")
     (tmp_path / "taskgraphs.yaml").unlink()
-    (tmp_path / "agents.yaml").write_text("left over")
+    (tmp_path / "skills.yaml").write_text("left over")
     capsys.readouterr()
     assert main(["--check", str(tmp_path)]) == 1
     said = capsys.readouterr().err
-    assert all(name in said for name in ("llms.yaml", "taskgraphs.yaml", "agents.yaml"))
+    assert all(name in said for name in ("llms.yaml", "taskgraphs.yaml", "skills.yaml"))
     assert "workerpools.yaml" not in said
     assert main([str(tmp_path)]) == 0
     assert main(["--check", str(tmp_path)]) == 0
-    assert not (tmp_path / "agents.yaml").exists()
+    assert not (tmp_path / "skills.yaml").exists()
 
 
 @pytest.mark.parametrize("kind", CRDS)
@@ -55,6 +55,7 @@ def test_the_definitions_keep_the_rules(kind: str) -> None:
 def test_names_are_ours_alone() -> None:
     names = {kind: crd["spec"]["names"] for kind, crd in CRDS.items()}
     assert {kind: (name["shortNames"], name["categories"]) for kind, name in names.items()} == {
+        "Agent": (["tga"], ["decurion"]),
         "Approval": (["tgap"], ["decurion-runs"]),
         "LLM": (["tgm"], ["decurion"]),
         "MCPServer": (["tgs"], ["decurion"]),

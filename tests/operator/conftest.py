@@ -30,6 +30,7 @@ hypothesis.settings.load_profile("unhurried")
 
 PLURALS = {
     "LLM": "llms",
+    "Agent": "agents",
     "MCPServer": "mcpservers",
     "TaskGraph": "taskgraphs",
     "TaskGraphRun": "taskgraphruns",

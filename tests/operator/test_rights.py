@@ -57,9 +57,16 @@ async def restricted(cluster: Any, settings: Any, folder: Path, rules: list[dict
 def test_the_documented_rights_are_read_whole() -> None:
     rules = documented_rules()
     assert [r["resources"] for r in rules] == [
-        ["llms", "mcpservers", "taskgraphs", "workerpools", "taskgraphruns"],
+        ["agents", "llms", "mcpservers", "taskgraphs", "workerpools", "taskgraphruns"],
         ["taskgraphruns"],
-        ["llms/status", "mcpservers/status", "taskgraphs/status", "workerpools/status", "taskgraphruns/status"],
+        [
+            "agents/status",
+            "llms/status",
+            "mcpservers/status",
+            "taskgraphs/status",
+            "workerpools/status",
+            "taskgraphruns/status",
+        ],
         ["secrets"],
         ["events"],
     ]

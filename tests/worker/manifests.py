@@ -7,7 +7,7 @@ import functools
 from decurion_crds.compile import Checker, compile_graph
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.loader import load_text
-from decurion_crds.v1alpha1 import LLM, MCPServer, TaskGraph
+from decurion_crds.v1alpha1 import LLM, Agent, MCPServer, TaskGraph
 
 HEAD = "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\nspec:\n"
 
@@ -20,7 +20,8 @@ def compiled(spec: str) -> CompiledGraph:
     (graph,) = [model for _, model in models if isinstance(model, TaskGraph)]
     llms = {model.name: model for _, model in models if isinstance(model, LLM)}
     servers = {model.name: model for _, model in models if isinstance(model, MCPServer)}
+    agents = {model.name: model for _, model in models if isinstance(model, Agent)}
     with Checker() as checker:
-        compilation = compile_graph(graph, llms=llms, servers=servers, checker=checker)
+        compilation = compile_graph(graph, llms=llms, servers=servers, agents=agents, checker=checker)
     assert compilation.compiled is not None, [finding.text() for finding in compilation.findings]
     return compilation.compiled

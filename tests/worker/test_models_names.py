@@ -18,9 +18,9 @@ RECORDED = {
         "ToolTimeout",
     },
     "Repairable": {"Repairable", "OutputInvalid", "OutputTruncated", "ToolArgumentsInvalid"},
-    "Replannable": {"Replannable", "ToolFailed"},
+    "Replannable": {"Replannable", "ToolFailed", "AgentGaveUp", "FailuresInRow", "RepeatedCalls"},
     "Violation": {"Violation", "OutputBroken", "ToolResultInvalid"},
-    "BudgetExceeded": {"BudgetExceeded"},
+    "BudgetExceeded": {"BudgetExceeded", "StepLimit"},
     "Terminal": {
         "Terminal",
         "ModelRefused",
@@ -78,6 +78,9 @@ def test_the_tree_at_the_top_of_the_module_is_the_tree_of_its_classes() -> None:
 
 def test_public_names_of_the_models_are_pinned() -> None:
     assert set(models.__all__) == {
+        "Call",
+        "ToolDefinition",
+        "with_retries",
         "ChatModel",
         "ChatRequest",
         "ChatResponse",
@@ -91,6 +94,5 @@ def test_public_names_of_the_models_are_pinned() -> None:
         "open_model",
         "parse_output",
         "repair_messages",
-        "with_retries",
     }
     assert all(hasattr(models, name) for name in models.__all__)

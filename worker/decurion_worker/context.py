@@ -223,7 +223,7 @@ def secret_refs(graph: CompiledGraph) -> set[tuple[str, str]]:
 
 def _waits(node: Node) -> bool:
     """Whether a node waits for somebody else: a model or a tool."""
-    return node.llm is not None or node.tool is not None
+    return node.model is not None or node.tool is not None
 
 
 @dataclass(slots=True)

@@ -13,11 +13,15 @@ DecurionError                      (decurion_crds.errors)
 │   │   │   └── OutputTruncated    the answer stops at the token limit
 │   │   └── ToolArgumentsInvalid   the arguments of a call break the tool's schema
 │   ├── Replannable                the approach failed: a fresh attempt that knows what was tried
-│   │   └── ToolFailed             a tool reports that it failed
+│   │   ├── ToolFailed             a tool reports that it failed
+│   │   ├── AgentGaveUp            an agent answers, and does not go on
+│   │   ├── FailuresInRow          all that an agent tries fails
+│   │   └── RepeatedCalls          an agent makes one and the same call again and again
 │   ├── Violation                  a contract is broken: recorded, and not tried again
 │   │   ├── OutputBroken           a result that no model wrote breaks the node's schema
 │   │   └── ToolResultInvalid      what a tool gave is no result, or breaks its schema
 │   ├── BudgetExceeded             a limit is used up: stop softly
+│   │   └── StepLimit              an agent did not finish within its steps
 │   └── Terminal                   nothing helps; the message says what a person can do
 │       ├── ModelRefused           the server, or the model, will not answer this request
 │       ├── ModelMisconfigured     the LLM resource cannot be used as it is
@@ -205,6 +209,51 @@ class ToolFailed(Replannable):
         self.said = said
 
 
+class AgentGaveUp(Replannable):
+    """An agent answers with text where a call is due, also when it was told so. `said` is its last text."""
+
+    code = "AgentGaveUp"
+
+    def __init__(self, path: str, said: str) -> None:
+        words = " ".join(said.split())
+        super().__init__(
+            f"{path}: the model does not go on by calling a tool, nor finish; its last words: {_short(words, 300)}; "
+            "correct instructions or prompt, or use a stronger model"
+        )
+        self.path = path
+        self.said = said
+
+
+class FailuresInRow(Replannable):
+    """All calls of several turns in a row failed. `last` is what the last one said."""
+
+    code = "FailuresInRow"
+
+    def __init__(self, path: str, times: int, last: str) -> None:
+        super().__init__(
+            f"{path}: every call of {times} turns in a row failed, the last with: "
+            f"{_short(' '.join(last.split()), 300)}; see the turns in the ledger, and correct the tools or the "
+            "instructions"
+        )
+        self.path = path
+        self.times = times
+
+
+class RepeatedCalls(Replannable):
+    """An agent made one call with one result again and again."""
+
+    code = "RepeatedCalls"
+
+    def __init__(self, path: str, tool: str, times: int) -> None:
+        super().__init__(
+            f"{path}: the model called {tool} {times} times with the same arguments and got the same; see the turns in "
+            "the ledger, and correct instructions or prompt, or use a stronger model"
+        )
+        self.path = path
+        self.tool = tool
+        self.times = times
+
+
 class Violation(WorkError):
     """A schema, an assurance or a contract is broken by what is not allowed to break it."""
 
@@ -234,6 +283,20 @@ class BudgetExceeded(WorkError):
     """A limit of the run is used up."""
 
     klass = code = "BudgetExceeded"
+
+
+class StepLimit(BudgetExceeded):
+    """An agent did not finish within its steps, nor in the last turn that it was then given."""
+
+    code = "StepLimit"
+
+    def __init__(self, path: str, steps: int) -> None:
+        super().__init__(
+            f"{path}: the model did not finish within {steps} steps; raise limits.steps of the agent, or give it less "
+            "to do"
+        )
+        self.path = path
+        self.steps = steps
 
 
 class Terminal(WorkError):

@@ -1,8 +1,9 @@
-"""What an item writes beside its results: effects before and after they happen. Design 04, "Effects".
+"""What an item writes beside its results: effects before and after they happen, and the turns of agents. Design 04,
+"Effects" and "Agent loop".
 
 These records are events, without a core: they say what happened on the way to a result, and a runner that goes on with
 an item reads them to know what must not happen again. Each stands at the path of its effect: that of the node for a
-tool node.
+tool node, `/node#turn-0003.02` for the second call of an agent's third turn, whose own record is `/node#turn-0003`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Literal
 from decurion_crds.canonical import Json, digest
 from decurion_ledger import Record, RecordType, Values, vhash
 
-EVENTS = frozenset({RecordType.EFFECT_INTENDED, RecordType.EFFECT_SETTLED})
+EVENTS = frozenset({RecordType.TURN, RecordType.EFFECT_INTENDED, RecordType.EFFECT_SETTLED})
 """The records that an item's journal is made of."""
 PERMIT_SECONDS = 15.0
 """How long after it was sent an intent allows its effect, once it is durable."""
@@ -59,7 +60,7 @@ class Journal:
 
     async def effect(self, path: str) -> Effect | None:
         """What was written of an effect before this item was given out."""
-        found = [record for record in self._earlier.get(path, ()) if record.type in EVENTS]
+        found = [record for record in self._earlier.get(path, ()) if record.type != RecordType.TURN]
         if not found:
             return None
         last = found[-1]
@@ -87,8 +88,24 @@ class Journal:
         """Say that an effect that was intended did not happen."""
         await self._write(RecordType.EFFECT_SETTLED, path, {"message": why}, None)
 
+    async def turn(self, path: str) -> Json:
+        """The answer of a model in the turn at `path`, where it came before; None where it did not."""
+        for record in self._earlier.get(path, ()):
+            if record.type == RecordType.TURN:
+                return await self._values.unpack(record.envelope, record.envelope["answer"])
+        return None
+
+    async def take_turn(self, path: str, answer: Json, *, request: str, usage: Mapping[str, int], model: str) -> None:
+        """Say what a model answered; `request` is the digest of what it was asked."""
+        told: dict[str, Json] = {"answer": vhash(answer), "request": request, "usage": dict(usage), "model": model}
+        await self._write(RecordType.TURN, path, told, answer)
+
     async def _write(self, type: RecordType, path: str, told: Mapping[str, Json], value: Json) -> None:
-        envelope: dict[str, Json] = {"run": self._run, **self._envelope, "effect": self.key(path), **told}
+        envelope: dict[str, Json] = {"run": self._run, **self._envelope, **told}
+        if type != RecordType.TURN:
+            envelope["effect"] = self.key(path)
         if value is not None:
             envelope["values"] = await self._values.pack([value])
-        await self._durable(Record.event(type, path, envelope))
+        record = Record.event(type, path, envelope)
+        await self._durable(record)
+        self._earlier[path].append(record)

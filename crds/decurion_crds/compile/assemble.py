@@ -11,6 +11,7 @@ from decurion_crds.compile.infer import Typed
 from decurion_crds.compile.order import Order
 from decurion_crds.compile.refs import OWN, Env, inside, instance_name
 from decurion_crds.compiled import (
+    AgentCall,
     Channel,
     CompiledGraph,
     Expr,
@@ -33,6 +34,7 @@ TIMEOUTS = {
     "approval": 1.0,
     "code": 30.0,
     "llm": 600.0,
+    "agent": 600.0,
     "map": _UNBOUNDED,
     "graph": _UNBOUNDED,
     "loop": _UNBOUNDED,
@@ -69,13 +71,13 @@ class _Assembly:
         )
 
     def _specs_of(self, templates: Mapping[str, Scope], root: Scope) -> dict[str, dict[str, object]]:
-        named = {node.llm.ref for scope in (root, *templates.values()) for node in scope.nodes if node.llm is not None}
+        named = {node.model for scope in (root, *templates.values()) for node in scope.nodes if node.model is not None}
         return {name: self._spec(name) for name in sorted(named)}
 
     def _servers_of(self, templates: Mapping[str, Scope], root: Scope) -> dict[str, dict[str, object]]:
         """The specs of servers without their tools: of these, what is called stands in its node."""
         nodes = [node for scope in (root, *templates.values()) for node in scope.nodes]
-        named = sorted({node.tool.server for node in nodes if node.tool is not None})
+        named = sorted({server for node in nodes for server in node.servers})
         specs = {name: self._draft.resources["MCPServer"][name].spec.to_json() for name in named}
         return {name: {key: value for key, value in spec.items() if key != "tools"} for name, spec in specs.items()}
 
@@ -143,6 +145,7 @@ class _Assembly:
                 "code": self._typed.codes.get(key),
                 "tool": draft.tool.compiled(draft.output) if draft.tool is not None else None,
                 "llm": _llm(draft, env),
+                "agent": _agent(draft, env),
                 "map": self._map(scope, draft, template),
                 "graph": GraphBlock(template=template) if draft.kind == "graph" else None,
                 "loop": _loop(draft, template),
@@ -150,7 +153,7 @@ class _Assembly:
                 "approval": approval_of(draft),
             }
         )
-        spec = self._spec(node.llm.ref) if node.llm is not None else None
+        spec = self._spec(node.model) if node.model is not None else None
         return node.model_copy(update={"digest": node_digest(node, template=inner, llm=spec)})
 
     def _map(self, scope: ScopeDraft, draft: NodeDraft, template: str) -> MapBlock | None:
@@ -218,6 +221,15 @@ def _llm(draft: NodeDraft, env: Env) -> LlmCall | None:
         parameters=block.parameters,
         choices=_exprs(draft.choices),
     )
+
+
+def _agent(draft: NodeDraft, env: Env) -> AgentCall | None:
+    if draft.agent is None or draft.agent.spec is None:
+        return None
+    model = draft.agent.spec.model
+    # The names of an Agent are not those of the graph: its needs do not swap them.
+    bound = model if draft.model.agent is None or draft.model.agent.ref else env.get(model, model)
+    return draft.agent.compiled(draft.prompt.text if draft.prompt is not None else None, bound)
 
 
 def _loop(draft: NodeDraft, template: str) -> LoopBlock | None:

@@ -20,10 +20,11 @@ from decurion_crds.compile.templates import check_templates
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.expressions.check import Checker
 from decurion_crds.findings import CompileFailed, Finding
-from decurion_crds.v1alpha1 import LLM, MCPServer, TaskGraph
+from decurion_crds.v1alpha1 import LLM, Agent, MCPServer, TaskGraph
 
 _NONE: Mapping[str, Module] = MappingProxyType({})
 _NO_SERVERS: Mapping[str, MCPServer] = MappingProxyType({})
+_NO_AGENTS: Mapping[str, Agent] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +46,22 @@ def compile_graph(
     *,
     llms: Mapping[str, LLM],
     servers: Mapping[str, MCPServer] = _NO_SERVERS,
+    agents: Mapping[str, Agent] = _NO_AGENTS,
     graphs: Mapping[str, Module] = _NONE,
     known_llms: Iterable[str] = (),
     known_graphs: Iterable[str] = (),
     known_servers: Iterable[str] = (),
+    known_agents: Iterable[str] = (),
     positions: Positions | None = None,
     open: frozenset[str] = frozenset(),
     checker: Checker,
 ) -> Compilation:
-    """Compiles one graph with the models, tool servers and other graphs that it names (name in the graph → resource).
+    """Compiles one graph with the models, tool servers, agents and other graphs that it names (name in the graph →
+    resource).
 
     `graphs` may hold more than it refers to. What is wrong in one of them is told at its own place.
-    `known_llms`, `known_graphs`, `known_servers` are names beside those given that a misspelt one may have meant.
+    `known_llms`, `known_graphs`, `known_servers`, `known_agents` are names beside those given that a misspelt one may
+    have meant.
     `open` are templates whose input is inferred (`loader.Hoisted`). `positions` says where values of the resource were
     written. Nothing is run but the type checker. Raises
     `CheckFailed` when the checker gives no answer, which says nothing about the graph.
@@ -64,8 +69,12 @@ def compile_graph(
     report = Report(positions, {name: module.positions for name, module in graphs.items() if name != graph.name})
     draft = GraphDraft(
         graph.name,
-        resources={"LLM": llms, "MCPServer": servers},
-        known={"LLM": sorted({*llms, *known_llms}), "MCPServer": sorted({*servers, *known_servers})},
+        resources={"LLM": llms, "MCPServer": servers, "Agent": agents},
+        known={
+            "LLM": sorted({*llms, *known_llms}),
+            "MCPServer": sorted({*servers, *known_servers}),
+            "Agent": sorted({*agents, *known_agents}),
+        },
     )
     resolve(Module(graph, positions, open), draft, Around(graphs, sorted(known_graphs)), report)
     orders = {name: order_scope(scope, report) for name, scope in draft.scopes.items()}

@@ -31,6 +31,10 @@ def node_digest(node: Node, *, template: Scope | None, llm: Mapping[str, Any] | 
         own["tool"].pop("repeatable", None)
     if node.loop is not None:
         own["loop"] = {key: value for key, value in own["loop"].items() if key != "template"}
+    if node.agent is not None:
+        own["agent"].pop("model")
+        for tool in own["agent"].get("tools", ()):
+            tool["call"].pop("repeatable", None)
     if node.llm is not None:
         own["llm"] = {key: value for key, value in own["llm"].items() if key != "ref"}
     model = {key: llm[key] for key in _OF_MODEL if key in llm} if llm is not None else None

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from decurion_crds.canonical import Json
+from decurion_crds.compile.agents import AgentDraft
 from decurion_crds.compile.report import Spot
 from decurion_crds.compile.tools import ToolDraft
 from decurion_crds.compiled import NodeKind, Schema, Text
 from decurion_crds.expressions.code import ParsedCode
 from decurion_crds.expressions.syntax import Parsed
-from decurion_crds.v1alpha1 import LLM, MCPServer, Merge, Node
+from decurion_crds.v1alpha1 import LLM, Agent, MCPServer, Merge, Node
 
 View: TypeAlias = Literal["scope", "work", "item", "writes", "round"]
 """Which names an expression sees: those of the scope (`input nodes state run`), those of the node's `with`, those of
@@ -105,6 +106,7 @@ class NodeDraft:
     transform: dict[str, Site] = field(default_factory=dict)
     code: ParsedCode | None = None
     tool: ToolDraft | None = None
+    agent: AgentDraft | None = None
     system: TextDraft | None = None
     prompt: TextDraft | None = None
     message: TextDraft | None = None
@@ -184,7 +186,7 @@ class GraphDraft:
     name: str
     scopes: dict[str, ScopeDraft] = field(default_factory=dict)
     needs: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    resources: dict[str, Mapping[str, LLM | MCPServer]] = field(default_factory=dict)
+    resources: dict[str, Mapping[str, LLM | MCPServer | Agent]] = field(default_factory=dict)
     known: dict[str, Sequence[str]] = field(default_factory=dict)
 
     @property

@@ -196,7 +196,7 @@ class _Inference:
             spawn(self._written(scope, node, site, Due(scope.channels[name].schema)))
         if node.kind == "code":
             yield from self._code(scope, node)
-        elif node.kind in ("llm", "approval"):
+        elif node.kind in ("llm", "agent", "approval"):
             yield from self._texts(scope, node)
         elif node.tool is not None and node.tool.tool is not None:
             names = yield from self._work_names(scope, node)
@@ -227,7 +227,7 @@ class _Inference:
             return (yield from self._fits(scope, node, site, Due(due[name])))
         names = yield from self._names(scope, node, site)
         # A prompt takes any value: nothing relies on its type.
-        silent = node.kind in ("tool", "llm", "map", "graph", "loop", "approval")
+        silent = node.kind in ("tool", "llm", "agent", "map", "graph", "loop", "approval")
         otherwise = SILENT if silent else Undetermined(_BY_TRANSFORM)
         if node.template in self._open:
             otherwise = Undetermined(by_input(name))

@@ -26,7 +26,7 @@ OWN: Env = {}
 
 MAX_INSTANCES = 1_000
 """Most scopes of a compiled graph: each template of each graph under each binding is one."""
-ARTICLE = {"LLM": "an LLM", "MCPServer": "an MCPServer"}
+ARTICLE = {"Agent": "an Agent", "LLM": "an LLM", "MCPServer": "an MCPServer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,8 @@ def resource_refs(node: NodeDraft) -> Iterator[tuple[str, str, Spot]]:
         yield "LLM", node.model.llm.ref, node.spot.below("llm", "ref")
     if node.model.tool is not None:
         yield "MCPServer", node.model.tool.server, node.spot.below("tool", "server")
+    if node.agent is not None:
+        yield from node.agent.refs
 
 
 def check_resources(draft: GraphDraft, report: Report) -> None:

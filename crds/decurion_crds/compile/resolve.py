@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from decurion_crds.compile.agents import given_output, resolve_agent
 from decurion_crds.compile.approvals import check_approval
 from decurion_crds.compile.channels import channel_draft
 from decurion_crds.compile.draft import (
@@ -35,7 +36,16 @@ from decurion_crds.expressions.text import BRACES, parse_text
 from decurion_crds.expressions.words import FUNCTIONS
 from decurion_crds.findings import Fix, did_you_mean, listed
 from decurion_crds.schemas import expand_fields, expand_schema
-from decurion_crds.v1alpha1 import Channel, GraphBlock, MapBlock, Node, TaskGraphSpec, Template, ToolBlock
+from decurion_crds.v1alpha1 import (
+    AgentBlock,
+    Channel,
+    GraphBlock,
+    MapBlock,
+    Node,
+    TaskGraphSpec,
+    Template,
+    ToolBlock,
+)
 from decurion_crds.v1alpha1.taskgraph import LoopBlock
 from decurion_crds.values import Validator, normalise
 
@@ -45,7 +55,18 @@ LLM_OUTPUT: Schema = {
     "required": ["text"],
     "additionalProperties": False,
 }
-_KINDS: tuple[NodeKind, ...] = ("transform", "code", "tool", "llm", "graph", "map", "loop", "switch", "approval")
+_KINDS: tuple[NodeKind, ...] = (
+    "transform",
+    "code",
+    "tool",
+    "llm",
+    "agent",
+    "graph",
+    "map",
+    "loop",
+    "switch",
+    "approval",
+)
 
 
 def resolve(root: Module, draft: GraphDraft, around: Around, report: Report) -> None:
@@ -189,6 +210,8 @@ class _Resolver:
             if node.llm.system is not None:
                 draft.system = self._text(node.llm.system, spot.below("system"), draft)
             draft.choices = self._expressions(node.llm.choices, spot.below("choices"), "work", draft.names)
+        elif node.agent is not None:
+            self._agent(draft, node.agent, spot)
         elif node.map is not None:
             self._map(draft, node, spot)
         elif node.graph is not None:
@@ -228,6 +251,14 @@ class _Resolver:
             result=result,
         )
         draft.broken = draft.broken or draft.tool.tool is None or (block.result is not None and result is None)
+
+    def _agent(self, draft: NodeDraft, block: AgentBlock, spot: Spot) -> None:
+        resources = self._draft.resources
+        draft.agent = resolve_agent(block, spot, resources["Agent"], resources["MCPServer"], self._report)
+        draft.prompt = self._text(block.prompt, spot.below("prompt"), draft)
+        if draft.model.output is None:
+            given = given_output(block.ref or "", draft.agent.spec, spot.below("ref"), self._report)
+            draft.output = given or LLM_OUTPUT
 
     def _map(self, draft: NodeDraft, node: Node, spot: Spot) -> None:
         block = node.map

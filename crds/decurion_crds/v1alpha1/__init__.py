@@ -1,5 +1,6 @@
 """The resources of `decurion.dev/v1alpha1` as pydantic models."""
 
+from decurion_crds.v1alpha1.agent import Agent, AgentLimits, AgentSpec, AgentStatus, AgentTool
 from decurion_crds.v1alpha1.approval import Approval, ApprovalBlock, ApprovalSpec, ApprovalStatus, Approvers
 from decurion_crds.v1alpha1.base import (
     API_VERSION,
@@ -16,7 +17,7 @@ from decurion_crds.v1alpha1.base import (
     SecretKeyRef,
 )
 from decurion_crds.v1alpha1.channel import Channel, Merge
-from decurion_crds.v1alpha1.llm import LLM, LLMLimits, LLMSpec, LLMStatus, Scripted, ScriptedReply
+from decurion_crds.v1alpha1.llm import LLM, LLMLimits, LLMSpec, LLMStatus, Scripted, ScriptedCall, ScriptedReply
 from decurion_crds.v1alpha1.mcpserver import (
     Header,
     HeaderSource,
@@ -29,6 +30,7 @@ from decurion_crds.v1alpha1.mcpserver import (
 from decurion_crds.v1alpha1.parse import KINDS, Locate, Place, parse_resource, place_text
 from decurion_crds.v1alpha1.taskgraph import (
     BLOCKS,
+    AgentBlock,
     Case,
     GraphBlock,
     GraphFinding,
@@ -84,6 +86,12 @@ __all__ = [
     "RESERVED",
     "TERMINAL_PHASES",
     "VERSION",
+    "Agent",
+    "AgentBlock",
+    "AgentLimits",
+    "AgentSpec",
+    "AgentStatus",
+    "AgentTool",
     "Approval",
     "ApprovalBlock",
     "ApprovalSpec",
@@ -125,6 +133,7 @@ __all__ = [
     "RunPhase",
     "RunUsage",
     "Scripted",
+    "ScriptedCall",
     "ScriptedReply",
     "SecretKeyRef",
     "ServerTool",

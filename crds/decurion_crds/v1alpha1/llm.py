@@ -39,15 +39,26 @@ class LLMLimits(Model):
 ScriptedError = Literal["ModelRefused", "ModelTimeout", "ModelUnavailable", "OutputTruncated", "RateLimited"]
 
 
+class ScriptedCall(Model):
+    """A call of a tool that a scripted model asks for."""
+
+    tool: str = Field(min_length=1, max_length=128, description="Name of the tool, as the model is given it.")
+    arguments: FreeObject = Field(default_factory=dict, description="Arguments of the call.")
+
+
 class ScriptedReply(Model):
     """What a scripted model answers to the prompts that it matches."""
 
     match: Text | None = Field(
         None,
-        description="A text that must occur in the last message of the user; between slashes, as /^Q: /, a regular "
+        description="A text that must occur in the last message of the user, or in what tools gave since then; "
+        "between slashes, as /^Q: /, a regular "
         "expression that is searched in it. Absent, every prompt matches.",
     )
     reply: Free = Field(None, description="The answer: a text, or any other value, which is sent as JSON.")
+    calls: Annotated[list[ScriptedCall], atomic(max_length=32)] = Field(
+        default_factory=list, description="Calls of tools that the answer asks for; for agents."
+    )
     delay_seconds: float = Field(0.0, ge=0, le=86_400, description="Seconds to wait before answering.")
     error: ScriptedError | None = Field(
         None,

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from decurion_crds.canonical import canonical, drop_nulls
 from decurion_crds.errors import ValueRefused
 from decurion_crds.findings import MAX_WORD, Finding, Fix, did_you_mean, listed, quoted, shortened
+from decurion_crds.v1alpha1.agent import Agent
 from decurion_crds.v1alpha1.approval import Approval
 from decurion_crds.v1alpha1.base import API_VERSION, MAX_SPEC_BYTES, MAX_SPEC_DEPTH, Model, Resource
 from decurion_crds.v1alpha1.delimiters import DELIMITER
@@ -44,8 +45,9 @@ _FORMS: dict[str, str] = {
 """What to write for a pattern of the models."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
 
-AnyResource: TypeAlias = Approval | LLM | MCPServer | TaskGraph | TaskGraphRun | WorkerPool
+AnyResource: TypeAlias = Agent | Approval | LLM | MCPServer | TaskGraph | TaskGraphRun | WorkerPool
 KINDS: dict[str, type[AnyResource]] = {
+    "Agent": Agent,
     "Approval": Approval,
     "LLM": LLM,
     "MCPServer": MCPServer,
@@ -54,7 +56,6 @@ KINDS: dict[str, type[AnyResource]] = {
     "WorkerPool": WorkerPool,
 }
 LATER_KINDS: dict[str, str] = {
-    "Agent": "use llm nodes",
     "Skill": "put the text into system of an llm node",
 }
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from decurion_crds.v1alpha1.agent import AgentLimits, AgentTool
 from decurion_crds.v1alpha1.approval import ApprovalBlock
 from decurion_crds.v1alpha1.base import (
     MAX_CHANNELS,
@@ -26,6 +27,7 @@ from decurion_crds.v1alpha1.base import (
     Model,
     Resource,
     ResourceName,
+    Rule,
     Schema,
     SchemaName,
     Text,
@@ -40,7 +42,7 @@ from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
 from decurion_crds.v1alpha1.needs import BODY_TEXT as _BODY_TEXT
 from decurion_crds.v1alpha1.needs import RUNS_A_GRAPH, Bindings, Needs
 
-BLOCKS = ("transform", "code", "tool", "llm", "graph", "map", "loop", "switch", "approval")
+BLOCKS = ("transform", "code", "tool", "llm", "agent", "graph", "map", "loop", "switch", "approval")
 """The fields of a node that say how it works; exactly one is set."""
 
 _INPUT_TEXT = (
@@ -231,6 +233,31 @@ class ToolBlock(Model):
     )
 
 
+class AgentBlock(Model):
+    """A model that works in turns, calling tools, until it finishes. One of ref and model."""
+
+    ref: ResourceName | None = Field(None, description="Name of the Agent.")
+    model: ResourceName | None = Field(None, description="Name of the LLM, for an agent that is written here.")
+    instructions: Text | None = Field(
+        None, description="What the agent is told before the prompt; with model. As it stands, without {{ }}."
+    )
+    tools: Annotated[list[AgentTool], atomic(max_length=32)] = Field(
+        default_factory=list, description="What the agent may call; with model."
+    )
+    prompt: Text = Field(description="What the agent is to do, with {{ expression }} over the names of with.")
+    limits: AgentLimits | None = Field(None, description="How much the agent may do, in place of what the Agent says.")
+
+    rules = (
+        one_of("ref", "model"),
+        Rule(
+            cel="has(self.model) || (!has(self.instructions) && !has(self.tools))",
+            message="instructions and tools are those of the Agent that ref names; remove them, or write model",
+            check=lambda block: block.model is not None or (block.instructions is None and not block.tools),
+        ),
+    )
+    later: ClassVar[Mapping[str, str]] = {"parameters": "write them into the LLM"}
+
+
 class Retry(Model):
     """Tries after the first one."""
 
@@ -293,8 +320,8 @@ class Node(Model):
         None,
         description="What the node gives: a JSON Schema (2020-12, see docs), the name of a shared schema, or name → "
         "schema. "
-        "Default for llm {text: string}, for tool that of the tool; inferred for transform, graph, map and loop; "
-        "required for code.",
+        "Default for llm and agent {text: string}, for tool that of the tool; inferred for transform, graph, map and "
+        "loop; required for code.",
     )
     writes: Expressions = Field(
         default_factory=dict,
@@ -306,7 +333,8 @@ class Node(Model):
         gt=0,
         le=604_800,
         description="Longest time of one try, in seconds. Default 1 for transform and switch, 30 for code, 600 for "
-        "llm, that of the MCPServer for tool; none for graph, map and loop. An approval has one of its own.",
+        "llm and for each turn of agent, that of the MCPServer for tool; none for graph, map and loop. An approval "
+        "has one of its own.",
     )
     transform: Fields | None = Field(
         None,
@@ -319,6 +347,7 @@ class Node(Model):
     )
     tool: ToolBlock | None = Field(None, description="The output by one call of a tool.")
     llm: LlmBlock | None = Field(None, description="The output by one call of a model.")
+    agent: AgentBlock | None = Field(None, description="The output by a model that calls tools in turns.")
     graph: GraphBlock | None = Field(None, description="The output by a template or another graph that runs once.")
     map: MapBlock | None = Field(None, description="The output by a template that runs for every item of a list.")
     loop: LoopBlock | None = Field(
@@ -330,7 +359,6 @@ class Node(Model):
 
     rules = (one_of(*BLOCKS),)
     later: ClassVar[Mapping[str, str]] = {
-        "agent": "use llm, one node for each step",
         "join": "remove it; a node waits for all that it reads",
         "workspace": "pass contents by with and output",
         "context": "pass what the prompt needs by with",

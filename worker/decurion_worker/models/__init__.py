@@ -2,12 +2,22 @@
 
 from decurion_worker.models.open import open_model
 from decurion_worker.models.openai import OpenAIModel
-from decurion_worker.models.port import ChatModel, ChatRequest, ChatResponse, FinishReason, Message, Usage
+from decurion_worker.models.port import (
+    Call,
+    ChatModel,
+    ChatRequest,
+    ChatResponse,
+    FinishReason,
+    Message,
+    ToolDefinition,
+    Usage,
+)
 from decurion_worker.models.retry import call_with_retries, with_retries
 from decurion_worker.models.scripted import ScriptedModel
 from decurion_worker.models.structured import is_text, parse_output, repair_messages
 
 __all__ = [
+    "Call",
     "ChatModel",
     "ChatRequest",
     "ChatResponse",
@@ -15,6 +25,7 @@ __all__ = [
     "Message",
     "OpenAIModel",
     "ScriptedModel",
+    "ToolDefinition",
     "Usage",
     "call_with_retries",
     "is_text",

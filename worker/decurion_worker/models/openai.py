@@ -15,7 +15,7 @@ import orjson
 
 from decurion_crds.canonical import Json
 from decurion_worker.errors import ModelMisconfigured, ModelRefused, ModelTimeout, ModelUnavailable
-from decurion_worker.models.port import ChatRequest, ChatResponse, FinishReason, Usage
+from decurion_worker.models.port import Call, ChatRequest, ChatResponse, FinishReason, Message, Usage
 from decurion_worker.models.status import failure_from, failure_of, quoted
 from decurion_worker.models.structured import is_text, with_schema
 from decurion_worker.models.transport import open_transport
@@ -98,7 +98,15 @@ class OpenAIModel:
                 body["response_format"] = _response_format(request.schema)
             else:
                 messages = with_schema(messages, request.schema)
-        body["messages"] = [{"role": m.role, "content": m.content} for m in messages]
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "function": {"name": tool.name, "description": tool.description, "parameters": tool.input},
+                }
+                for tool in request.tools
+            ]
+        body["messages"] = [_message(m) for m in messages]
         content = orjson.dumps(body)
         headers = [
             *self._headers,
@@ -139,13 +147,18 @@ class OpenAIModel:
             choice = body["choices"][0]
             message = choice["message"]
             text, refusal = _text(message.get("content")), message.get("refusal")
+            calls = tuple(_call(call) for call in message.get("tool_calls") or ())
         except (LookupError, TypeError, AttributeError):
             raise self._no_completion("no message in it") from None
         finish = _FINISH.get(choice.get("finish_reason"), "stop")
         if refusal and not text:
             text, finish = str(refusal), "refusal"
         return ChatResponse(
-            text=text, usage=_usage(body.get("usage")), finish_reason=finish, provider_id=_string(body.get("id"))
+            text=text,
+            usage=_usage(body.get("usage")),
+            finish_reason=finish,
+            provider_id=_string(body.get("id")),
+            calls=calls,
         )
 
     def _no_completion(self, why: str) -> ModelUnavailable:
@@ -182,6 +195,26 @@ def _url(name: str, spec: Mapping[str, Any]) -> httpx.URL:
 
 def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema}}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+    told: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.calls:
+        told["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    return told
+
+
+def _call(call: Json) -> Call:
+    """A call as it came. Some servers give arguments as an object instead of its text."""
+    function = call["function"]
+    arguments = function.get("arguments")
+    text = arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
+    return Call(str(function["name"]), text or "{}")
 
 
 def _text(content: Json) -> str:

@@ -8,13 +8,40 @@ from typing import Any, Literal, Protocol
 from decurion_crds.compiled import Schema
 
 FinishReason = Literal["stop", "length", "refusal", "content_filter"]
-"""Why an answer ended: by itself, at the token limit, declined by the model, or withheld by the server."""
+"""Why an answer ended: by itself (with calls or without), at the token limit, declined by the model, or withheld by
+the server.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool that a model asks for. `arguments` is JSON as the model wrote it, right or wrong.
+
+    `id` names the call in a conversation. It is given by whoever keeps that: servers repeat theirs.
+    """
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """A tool that a model may call. `name` has up to 64 letters, digits, _ and -."""
+
+    name: str
+    description: str
+    input: Schema
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    role: Literal["system", "user", "assistant"]
+    """One message. `calls` are those of an assistant; a message of a tool answers the call `call_id`."""
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    calls: tuple[Call, ...] = ()
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +50,7 @@ class ChatRequest:
 
     `schema` is what the answer must match; a free text is due when it is None or `{text: string}`. `parameters` go to
     the server as they are. `deadline_seconds` bounds the call as a whole. `idempotency_key` is ASCII, the same for
-    every try of one call, and for no other call.
+    every try of one call, and for no other call. With `tools` the model may call these.
     """
 
     messages: tuple[Message, ...]
@@ -31,6 +58,7 @@ class ChatRequest:
     parameters: dict[str, Any]
     deadline_seconds: float
     idempotency_key: str
+    tools: tuple[ToolDefinition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +71,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ChatResponse:
-    """One answer as it came: `text` is not parsed. `provider_id` is the server's own name of the call."""
+    """One answer as it came: `text` and the arguments of `calls` are not parsed. `provider_id` is the server's own name
+    of the call.
+    """
 
     text: str
     usage: Usage = field(default_factory=Usage)
     finish_reason: FinishReason = "stop"
     provider_id: str | None = None
+    calls: tuple[Call, ...] = ()
 
 
 class ChatModel(Protocol):

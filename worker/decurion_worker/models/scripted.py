@@ -21,7 +21,7 @@ from decurion_worker.errors import (
     RateLimited,
     WorkError,
 )
-from decurion_worker.models.port import ChatRequest, ChatResponse, Usage
+from decurion_worker.models.port import Call, ChatRequest, ChatResponse, Usage
 
 FAILURES: Mapping[str, type[WorkError]] = {
     error.code: error for error in (RateLimited, ModelUnavailable, ModelTimeout, ModelRefused)
@@ -40,10 +40,12 @@ class _Entry:
     delay: float
     error: str | None
     times: int | None
+    calls: tuple[Call, ...] = ()
 
 
 class ScriptedModel:
-    """Answers from `replies`, tried in order against the last message of the user, then with `default`.
+    """Answers from `replies`, tried in order against what came since the last answer, then with `default`: the last
+    message of the user, or what tools gave.
 
     A `match` between slashes is a regular expression that is searched, any other one a text that must occur; without
     `match` the entry always matches. A reply that is no text is sent as JSON. Usage is counted as a fixed number of
@@ -66,7 +68,7 @@ class ScriptedModel:
         self._used: dict[tuple[int, str], int] = {}
 
     async def chat(self, request: ChatRequest) -> ChatResponse:
-        prompt = next((m.content for m in reversed(request.messages) if m.role == "user"), "")
+        prompt = _prompt(request)
         entry = self._find(prompt, request.idempotency_key)
         if entry is None:
             if self._default is None:
@@ -85,7 +87,7 @@ class ScriptedModel:
             await self._sleep(entry.delay)
         if entry.error is not None and entry.error != CUT_OFF:
             raise FAILURES[entry.error](f"LLM {self._name}: {entry.text or 'this failure is scripted'}")
-        return _response(request, entry.text, cut_off=entry.error == CUT_OFF)
+        return _response(request, entry.text, cut_off=entry.error == CUT_OFF, calls=entry.calls)
 
     async def aclose(self) -> None:
         self._used.clear()
@@ -114,10 +116,13 @@ def _entry(name: str, index: int, reply: Mapping[str, Any]) -> _Entry:
     return _Entry(
         index=index,
         matches=_matcher(name, index, reply.get("match")),
-        text="" if answer is None and error is not None else _text(answer),
+        text="" if answer is None and (error is not None or reply.get("calls")) else _text(answer),
         delay=float(reply.get("delaySeconds") or 0.0),
         error=error,
         times=reply.get("times"),
+        calls=tuple(
+            Call(call["tool"], canonical(call.get("arguments") or {}).decode()) for call in reply.get("calls") or ()
+        ),
     )
 
 
@@ -139,10 +144,21 @@ def _text(reply: Json) -> str:
     return reply if isinstance(reply, str) else canonical(reply).decode()
 
 
-def _response(request: ChatRequest, text: str, *, cut_off: bool = False) -> ChatResponse:
+def _prompt(request: ChatRequest) -> str:
+    """What came since the last answer: what tools gave, then the last that the user said."""
+    came = list(request.messages)
+    answers = [i for i, message in enumerate(came) if message.role == "assistant"]
+    since = came[answers[-1] + 1 :] if answers else came
+    tools = [message.content for message in since if message.role == "tool"]
+    users = [message.content for message in since if message.role == "user"]
+    return "\n".join(tools + users[-1:])
+
+
+def _response(request: ChatRequest, text: str, *, cut_off: bool = False, calls: tuple[Call, ...] = ()) -> ChatResponse:
     asked = sum(len(message.content) for message in request.messages)
-    usage = Usage(input_tokens=_tokens(asked), output_tokens=_tokens(len(text)))
-    return ChatResponse(text=text, usage=usage, finish_reason="length" if cut_off else "stop")
+    answered = len(text) + sum(len(call.name) + len(call.arguments) for call in calls)
+    usage = Usage(input_tokens=_tokens(asked), output_tokens=_tokens(answered))
+    return ChatResponse(text=text, usage=usage, finish_reason="length" if cut_off else "stop", calls=calls)
 
 
 def _tokens(chars: int) -> int:

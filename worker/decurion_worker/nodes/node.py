@@ -19,6 +19,7 @@ from decurion_worker import wide
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.errors import ExpressionFailure, OutputBroken, ValueTooLarge, WorkError
 from decurion_worker.failure import Failure
+from decurion_worker.nodes.agent import run_agent
 from decurion_worker.nodes.approval import ask
 from decurion_worker.nodes.code import run_code
 from decurion_worker.nodes.llm import run_llm
@@ -152,6 +153,8 @@ async def _block(execution: Execution, snapshot: dict[str, Json]) -> Json:
         return await run_code(execution, node.code, snapshot)
     if node.tool is not None:
         return await run_tool(execution, node.tool, snapshot)
+    if node.agent is not None:
+        return await run_agent(execution, node.agent, snapshot)
     if node.llm is not None:
         return await run_llm(execution, node.llm, snapshot)
     raise OutputBroken(execution.path, [f"node kind {node.kind} has no block"])

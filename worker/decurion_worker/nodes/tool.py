@@ -141,12 +141,17 @@ def _below(place: Argument, name: str) -> list[tuple[str, Argument]]:
 # ---------------------------------------------------------------------------- the call
 
 
-async def call_tool(execution: Execution, call: ToolCall, path: str, arguments: dict[str, Json]) -> ToolAnswer:
-    """What the tool gives, an effect at `path`; taken from the log where it was carried out before."""
+async def call_tool(
+    execution: Execution, call: ToolCall, path: str, arguments: dict[str, Json], *, seconds: float | None = None
+) -> ToolAnswer:
+    """What the tool gives, an effect at `path`; taken from the log where it was carried out before. `seconds` bound one
+    try, those of the node where there are none.
+    """
+    seconds = execution.node.timeout_seconds if seconds is None else seconds
     server = await execution.context.tool_server(call.server)
     if call.repeatable:
         return await with_retries(
-            lambda: _once(execution, server, call, path, arguments),
+            lambda: _once(execution, server, call, path, arguments, seconds),
             transient=execution.node.retry.transient,
             rng=random.Random(path),
             on_attempt_failed=lambda error: note_failure(execution, error, tool=call.name),
@@ -158,7 +163,7 @@ async def call_tool(execution: Execution, call: ToolCall, path: str, arguments: 
     if before is not None and before.state == "intended":
         raise EffectInDoubt(path, call.name, call.server, "the runner that called it was lost")
     return await with_retries(
-        lambda: _effect(execution, server, call, path, arguments),
+        lambda: _effect(execution, server, call, path, arguments, seconds),
         transient=execution.node.retry.transient,
         rng=random.Random(path),
         on_attempt_failed=lambda error: note_failure(execution, error, tool=call.name),
@@ -166,15 +171,15 @@ async def call_tool(execution: Execution, call: ToolCall, path: str, arguments: 
 
 
 async def _once(
-    execution: Execution, server: ToolCaller, call: ToolCall, path: str, arguments: dict[str, Json]
+    execution: Execution, server: ToolCaller, call: ToolCall, path: str, arguments: dict[str, Json], seconds: float
 ) -> ToolAnswer:
     key = execution.journal.key(path)
     execution.usage["toolCalls"] = execution.usage.get("toolCalls", 0) + 1
-    return await server.call(call.name, arguments, seconds=execution.node.timeout_seconds, key=key)
+    return await server.call(call.name, arguments, seconds=seconds, key=key)
 
 
 async def _effect(
-    execution: Execution, server: ToolCaller, call: ToolCall, path: str, arguments: dict[str, Json]
+    execution: Execution, server: ToolCaller, call: ToolCall, path: str, arguments: dict[str, Json], seconds: float
 ) -> ToolAnswer:
     """One try of a call that must not be made twice. A failure is Transient only where nothing was carried out."""
     journal = execution.journal
@@ -185,7 +190,7 @@ async def _effect(
     else:
         raise ToolUnavailable(f"{path}: the ledger is too slow for effects; try again later", sent=False)
     try:
-        answer = await _once(execution, server, call, path, arguments)
+        answer = await _once(execution, server, call, path, arguments, seconds)
     except (ToolUnavailable, ToolTimeout) as error:
         if error.sent:
             raise EffectInDoubt(path, call.name, call.server, str(error)) from error

@@ -1,0 +1,316 @@
+"""Node kind `agent`: a model that calls tools in turns until it calls `finish`. Design 04, "Agent loop".
+
+Each answer of the model is a record, and so is what each call gave: a runner that takes the node over asks the model
+nothing, and calls no tool, a second time. The loop is a function of these answers alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import orjson
+
+from decurion_crds.canonical import Json, canonical, digest
+from decurion_crds.compiled import AgentCall, AgentTool, Schema
+from decurion_crds.errors import OutputMismatch, ValueRefused
+from decurion_crds.values import normalise
+from decurion_worker.context import Execution, note_failure
+from decurion_worker.errors import (
+    AgentGaveUp,
+    EffectInDoubt,
+    FailuresInRow,
+    ModelRefused,
+    OutputInvalid,
+    RepeatedCalls,
+    StepLimit,
+    ToolArgumentsInvalid,
+    WorkError,
+)
+from decurion_worker.models import (
+    Call,
+    ChatRequest,
+    ChatResponse,
+    Message,
+    ToolDefinition,
+    call_with_retries,
+)
+from decurion_worker.nodes import agent_prompts as prompts
+from decurion_worker.nodes.tool import call_tool, checked_arguments, tool_value
+from decurion_worker.tools import ToolAnswer
+
+FINISH = "finish"
+NUDGES = 2
+"""How often a text without a call is answered by asking for one."""
+SEND_BACKS = 3
+"""How often a result that breaks the output is sent back."""
+FAILURES = 3
+"""Turns in a row, all of whose calls failed, after which the agent stops."""
+WARN_AT, STOP_AT, LAST_CALLS = 3, 5, 10
+"""A call with the same result is warned of, and stops the agent, at so many among its last calls."""
+WARN_STEPS = 3
+"""Turns left at which the model is told how many."""
+MAX_SHOWN = 16_000
+"""Characters of what a tool gave that the model is shown."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """Where an agent stands between two turns."""
+
+    messages: list[Message]
+    nudges: int = 0
+    sent_back: int = 0
+    failures: int = 0
+    calls: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_CALLS))
+
+
+class _Finished(Exception):
+    """The model called `finish` with `value`, which is accepted."""
+
+    def __init__(self, value: Json) -> None:
+        super().__init__()
+        self.value = value
+
+
+async def run_agent(execution: Execution, agent: AgentCall, snapshot: Mapping[str, Json]) -> Json:
+    """What the model finishes with, a value of the node's output.
+
+    Raises `AgentGaveUp`, `OutputInvalid`, `FailuresInRow`, `RepeatedCalls`, `StepLimit`, `EffectInDoubt`, or what a
+    call of the model raises.
+    """
+    return await _Agent(execution, agent).run(await execution.context.render(agent.prompt, snapshot))
+
+
+class _Agent:
+    def __init__(self, execution: Execution, agent: AgentCall) -> None:
+        self._execution = execution
+        self._agent = agent
+        self._path = execution.path
+        self._spec = execution.context.graph.llms[agent.model]
+        self._tools = {tool.name: tool for tool in agent.tools}
+        finish = ToolDefinition(FINISH, prompts.FINISH, _object(execution.node.output))
+        self._definitions = (*(_definition(tool) for tool in agent.tools), finish)
+        execution.model = self._spec.get("model") or agent.model
+
+    async def run(self, prompt: str) -> Json:
+        system = "\n\n".join(part for part in (self._agent.instructions, prompts.RULES) if part)
+        work = _Work([Message("system", system), Message("user", prompt)])
+        steps = self._agent.steps
+        try:
+            for turn in range(1, steps + 1):
+                await self._turn(work, turn, self._definitions)
+                if 0 < steps - turn <= WARN_STEPS:
+                    _tell(work, prompts.STEPS_LEFT.format(left=steps - turn))
+            _tell(work, prompts.LAST_TURN)
+            await self._turn(work, steps + 1, self._definitions[-1:])
+        except _Finished as finished:
+            return finished.value
+        raise StepLimit(self._path, steps)
+
+    async def _turn(self, work: _Work, turn: int, tools: tuple[ToolDefinition, ...]) -> None:
+        path = f"{self._path}#turn-{turn:04d}"
+        answer = await self._answer(work, path, tools)
+        self._execution.turns = turn
+        calls = tuple(Call(c.name, c.arguments, f"call_{turn:04d}_{i:02d}") for i, c in enumerate(answer.calls, 1))
+        if answer.finish_reason == "length":
+            self._said(work, answer.text, ())
+            _tell(work, prompts.CUT_OFF)
+            self._failed(work, "the answer was cut off at the token limit")
+        elif answer.finish_reason != "stop":
+            raise ModelRefused(f"{self._path}: the model declined to answer; change the prompt, or the model")
+        elif not calls:
+            self._nudge(work, answer.text)
+        elif any(call.name == FINISH for call in calls):
+            self._said(work, answer.text, calls)
+            self._finish(work, calls)
+        else:
+            self._said(work, answer.text, calls)
+            await self._call_all(work, path, calls, {tool.name for tool in tools})
+
+    # ------------------------------------------------------------------ the model
+
+    async def _answer(self, work: _Work, path: str, tools: tuple[ToolDefinition, ...]) -> ChatResponse:
+        """The answer of this turn, asked for or taken from the log."""
+        journal, context = self._execution.journal, self._execution.context
+        before = await journal.turn(path)
+        if before is not None:
+            return _from_json(before)
+        request = ChatRequest(
+            messages=tuple(work.messages),
+            schema=None,
+            parameters=dict(self._spec.get("parameters") or {}),
+            deadline_seconds=self._execution.node.timeout_seconds,
+            idempotency_key=context.idempotency_key(path),
+            tools=tools,
+        )
+        response = await call_with_retries(
+            await context.model(self._agent.model),
+            request,
+            transient=self._execution.node.retry.transient,
+            rng=random.Random(request.idempotency_key),
+            on_attempt_failed=lambda error: note_failure(self._execution, error),
+        )
+        usage = {
+            "calls": 1,
+            "inputTokens": response.usage.input_tokens,
+            "outputTokens": response.usage.output_tokens,
+        }
+        asked = digest("request/v0", canonical([_message_json(m) for m in work.messages]))
+        await journal.take_turn(path, _to_json(response), request=asked, usage=usage, model=self._execution.model)
+        return response
+
+    def _said(self, work: _Work, text: str, calls: tuple[Call, ...]) -> None:
+        if text or calls:
+            work.messages.append(Message("assistant", text, calls))
+
+    def _nudge(self, work: _Work, text: str) -> None:
+        if work.nudges == NUDGES:
+            raise AgentGaveUp(self._path, text)
+        work.nudges += 1
+        self._said(work, text, ())
+        _tell(work, prompts.NUDGE)
+
+    def _failed(self, work: _Work, why: str) -> None:
+        work.failures += 1
+        if work.failures == FAILURES:
+            raise FailuresInRow(self._path, FAILURES, why)
+
+    # ------------------------------------------------------------------ finish
+
+    def _finish(self, work: _Work, calls: tuple[Call, ...]) -> None:
+        """Take the result, or send it back. Other calls of the turn are not made."""
+        for call in calls:
+            if call.name != FINISH:
+                work.messages.append(Message("tool", prompts.BESIDE_FINISH, call_id=call.id))
+        last = [call for call in calls if call.name == FINISH][-1]
+        errors, value = self._result(last.arguments)
+        if not errors:
+            raise _Finished(value)
+        if work.sent_back == SEND_BACKS:
+            raise OutputInvalid(errors, last.arguments)
+        work.sent_back += 1
+        told = prompts.NOT_ACCEPTED.format(errors="\n".join(f"- {error}" for error in errors))
+        for call in calls:
+            if call.name == FINISH:
+                work.messages.append(Message("tool", told, call_id=call.id))
+
+    def _result(self, arguments: str) -> tuple[list[str], Json]:
+        schema = self._execution.node.output
+        try:
+            value = orjson.loads(arguments)
+            if _object(schema) is not schema:
+                value = value.get("result") if isinstance(value, dict) else None
+            normal = normalise(value, schema)
+            self._execution.context.validator(schema).check(normal)
+        except orjson.JSONDecodeError as error:
+            return [prompts.NOT_JSON.format(why=error.msg)], None
+        except OutputMismatch as error:
+            return list(error.problems), None
+        except ValueRefused as error:
+            return [str(error)], None
+        return [], normal
+
+    # ------------------------------------------------------------------ tools
+
+    async def _call_all(self, work: _Work, path: str, calls: tuple[Call, ...], allowed: set[str]) -> None:
+        """Make the calls of a turn side by side, and tell the model what they gave."""
+        made = (self._call(f"{path}.{i:02d}", call, allowed) for i, call in enumerate(calls, 1))
+        answers: list[ToolAnswer] = []
+        # Each is seen to its end, also when another fails the node: what it did is then in the log.
+        for ended in await asyncio.gather(*made, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
+            answers.append(ended)
+        for call, answer in zip(calls, answers, strict=True):
+            work.messages.append(Message("tool", self._shown(work, call, answer), call_id=call.id))
+        if all(answer.failed for answer in answers):
+            self._failed(work, answers[-1].text)
+        else:
+            work.failures = 0
+
+    async def _call(self, path: str, call: Call, allowed: set[str]) -> ToolAnswer:
+        """What one call gave; a failure is told to the model, but for an effect that is in doubt."""
+        tool = self._tools.get(call.name)
+        if tool is None or call.name not in allowed:
+            return ToolAnswer(prompts.UNKNOWN.format(name=call.name, known=", ".join(sorted(allowed))), failed=True)
+        journal = self._execution.journal
+        before = await journal.effect(path)
+        if before is not None and before.state == "done":
+            return ToolAnswer.from_json(before.answer)
+        try:
+            answer = await self._called(path, tool, call)
+        except EffectInDoubt:
+            raise
+        except ToolArgumentsInvalid as error:
+            answer = ToolAnswer(prompts.BROKEN_ARGUMENTS.format(errors="; ".join(error.problems)), failed=True)
+        except WorkError as error:
+            answer = ToolAnswer(str(error), failed=True)
+        after = await journal.effect(path)
+        if after is None or after.state != "done":
+            await journal.settle(path, answer.to_json())
+        return answer
+
+    async def _called(self, path: str, tool: AgentTool, call: Call) -> ToolAnswer:
+        try:
+            given = orjson.loads(call.arguments)
+        except orjson.JSONDecodeError as error:
+            return ToolAnswer(prompts.NOT_JSON.format(why=error.msg), failed=True)
+        arguments = await checked_arguments(self._execution, tool.call, given)
+        answer = await call_tool(self._execution, tool.call, path, arguments, seconds=tool.timeout_seconds)
+        if not answer.failed:
+            tool_value(self._execution, tool.call, answer)
+        return answer
+
+    def _shown(self, work: _Work, call: Call, answer: ToolAnswer) -> str:
+        """What the model is shown of an answer. Raises `RepeatedCalls`."""
+        text = answer.text or canonical(answer.value).decode()
+        if len(text) > MAX_SHOWN:
+            text = text[:MAX_SHOWN] + prompts.TRUNCATED.format(shown=MAX_SHOWN, size=len(text))
+        print_ = digest("call/v0", canonical([call.name, _plain(call.arguments), answer.to_json()]))
+        work.calls.append(print_)
+        times = Counter(work.calls)[print_]
+        if times >= STOP_AT:
+            raise RepeatedCalls(self._path, call.name, times)
+        return text + (prompts.REPEATED.format(times=times) if times >= WARN_AT else "")
+
+
+def _tell(work: _Work, text: str) -> None:
+    work.messages.append(Message("user", text))
+
+
+def _definition(tool: AgentTool) -> ToolDefinition:
+    return ToolDefinition(tool.name, tool.description, _object(tool.call.input))
+
+
+def _object(schema: Schema) -> Schema:
+    """`schema` where it is one of objects, as parameters must be; else the one of an object with a `result`."""
+    if schema.get("type") == "object" or not schema:
+        return schema or {"type": "object"}
+    return {"type": "object", "properties": {"result": schema}, "required": ["result"], "additionalProperties": False}
+
+
+def _plain(arguments: str) -> Json:
+    """Arguments without what spelling makes of them."""
+    try:
+        return orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+
+
+def _to_json(response: ChatResponse) -> Json:
+    calls = [{"name": call.name, "arguments": call.arguments} for call in response.calls]
+    return {"text": response.text, "calls": calls, "finish": response.finish_reason}
+
+
+def _from_json(answer: Json) -> ChatResponse:
+    calls = tuple(Call(call["name"], call["arguments"]) for call in answer["calls"])
+    return ChatResponse(text=answer["text"], finish_reason=answer["finish"], calls=calls)
+
+
+def _message_json(message: Message) -> Json:
+    calls = [[call.id, call.name, call.arguments] for call in message.calls]
+    return [message.role, message.content, calls, message.call_id]
