@@ -169,7 +169,7 @@ CASES: dict[str, tuple[object, list[str]]] = {
     ),
     "kind of node that is not built": (
         node(workspace={"read": ["*"]}),
-        ["nodes.extract.workspace [NOT-SUPPORTED] workspace is not built yet; pass contents by with and output"],
+        ["nodes.x.workspace [NOT-SUPPORTED] workspace is not built yet; pass contents by with and output"],
     ),
     "form of code that is not built": (
         node(code={"source": "1", "interpreter": "subprocess"}),

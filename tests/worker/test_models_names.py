@@ -33,6 +33,7 @@ RECORDED = {
         "SecretMissing",
         "SecretInvalid",
         "ExpressionFailure",
+        "LoopExhausted",
         "TimedOut",
         "OutputTooLarge",
         "ValueTooLarge",
