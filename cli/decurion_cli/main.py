@@ -6,7 +6,7 @@ from importlib.metadata import version as installed_version
 
 import typer
 
-from decurion_cli import diff, fix, graph, ledger, node, operator, run, storage, validate, worker
+from decurion_cli import diff, fix, graph, ledger, node, operator, run, schema, storage, validate, worker
 
 app = typer.Typer(
     name="decurion",
@@ -19,6 +19,7 @@ app.command("validate")(validate.validate)
 app.command("fix")(fix.fix)
 app.command("diff")(diff.diff)
 app.command("run")(run.run)
+app.command("schema")(schema.schema)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(storage.app, name="storage")
 app.add_typer(graph.app, name="graph")
