@@ -53,6 +53,15 @@ def run(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="With --resume: take a run from the driver that has it.")
     ] = False,
+    cancel: Annotated[
+        Literal["", "Cancel", "CancelAndFinally", "Stop"],
+        typer.Option(
+            "--cancel",
+            metavar="FORM",
+            help="With --resume: end the run. Cancel takes away what runs, CancelAndFinally then runs its finally, "
+            "Stop breaks that off too.",
+        ),
+    ] = "",
     retry_from: Annotated[
         str, typer.Option("--retry-from", help="Run again what failed of this run (its id), and keep what went well.")
     ] = "",
@@ -87,12 +96,14 @@ def run(
     # What ends a run is this command's last sentence; the driver's log would say it a second time.
     logging.getLogger("decurion_worker").setLevel(logging.ERROR)
     with exits():
+        if cancel and not resume:
+            raise InputError("--cancel ends a run that is there: name it with --resume")
         earlier = _earlier(retry_from, fork_from, resume)
         request, manifests = _request(files or [], graph, input, bind or [], resume, take_over, run_id, earlier)
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
     display = RunDisplay(request.run, enabled=not quiet)
     with exits(resume=lambda: line if display.begun else ""), display:
-        end = asyncio.run(_run(request, ledger, manifests, branches, store_patience, display, line))
+        end = asyncio.run(_run(request, ledger, manifests, branches, store_patience, display, line, cancel))
     display.ended(end.projection, ledger)
     if output == "json" and end.output is not None:
         typer.echo(orjson.dumps(end.output, option=orjson.OPT_INDENT_2).decode())
@@ -108,6 +119,7 @@ async def _run(
     patience: float,
     display: Any,
     resume: str,
+    cancel: Literal["", "Cancel", "CancelAndFinally", "Stop"],
 ) -> Any:
     from decurion_cli.manifests import secrets_for
     from decurion_ledger import Settings as LogSettings
@@ -126,6 +138,7 @@ async def _run(
             progress=display.update,
             branches=branches,
             settings=settings,
+            cancel=cancel or None,
         )
     except StaleLeader as error:
         raise RunOwned(request.run, resume) from error
@@ -157,6 +170,7 @@ def _request(
     if not files:
         raise InputError("nothing to run: name files or folders of manifests, or a run with --resume")
     manifests, found = compiled(files, graph, bind=dict(_pair(b) for b in bind), use_run=not given)
+    earlier = earlier or _earlier_of(manifests, found.name)
     value, uri, base = _input(given, manifests, found.name)
     if not uri and not (earlier is not None and value is None):
         value = check_input(found, value if value is not None else {})
@@ -181,6 +195,22 @@ def _earlier(retry_from: str, fork_from: tuple[str, str], resume: str) -> Earlie
     if retry_from:
         return Earlier(retry_from, "retry")
     return Earlier(fork_from[0], "fork", fork_from[1]) if fork_from[0] else None
+
+
+def _earlier_of(manifests: Manifests, graph: str) -> Earlier | None:
+    """The earlier run that a TaskGraphRun among the files names."""
+    from decurion_worker.earlier import Earlier
+
+    found = manifests.run_of(graph)
+    spec = found[1].spec if found is not None else None
+    named = (spec.retry_from or spec.fork_from) if spec is not None else None
+    if spec is None or named is None:
+        return None
+    if named.uid is None:
+        raise InputError(
+            f"there is no cluster here that knows the run {named.run}: name it by uid, its id in the ledger"
+        )
+    return Earlier(named.uid, "fork", spec.fork_from.path) if spec.fork_from else Earlier(named.uid, "retry")
 
 
 def _request_again(earlier: Earlier, given: str, graph: str, bind: list[str], run_id: str) -> OpenRequest:

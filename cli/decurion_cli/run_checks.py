@@ -49,7 +49,8 @@ def _overrides(document: Document, run: TaskGraphRun, graph: CompiledGraph) -> I
 
 
 def _input(document: Document, run: TaskGraphRun, graph: CompiledGraph) -> Iterator[Finding]:
-    if run.spec.input_from is not None:
+    spec = run.spec
+    if spec.input_from is not None or (spec.input is None and (spec.retry_from or spec.fork_from)):
         return
     try:
         check_input(graph, run.spec.input or {})

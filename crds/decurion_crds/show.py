@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from decurion_crds.canonical import canonical
-from decurion_crds.compiled import CompiledGraph, Expr, LoopBlock, Node, Scope
+from decurion_crds.compiled import FINALLY, CompiledGraph, Expr, LoopBlock, Node, Scope
 
 SCALE = ("transform", "code", "tool", "llm", "agent")
 """From deterministic to agentic. Graph, map and loop stand where the furthest node of their template stands."""
@@ -63,6 +63,8 @@ _COLOURS = ("#e8f1fb", "#cfe3f7", "#d8ecd9", "#fbe7c6", "#f7cfc0")
 
 def scope_title(name: str) -> str:
     """A scope of `templates` in words: `template one`, `graph lookup(fast=claude)`, `template one of graph lookup`."""
+    if name == FINALLY:
+        return name
     if not name.startswith("graph:"):
         return f"template {name}"
     graph, _, template = name.removeprefix("graph:").partition("/")

@@ -31,7 +31,9 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """What opens a run. At most one of `input` and `input_from` is set; `scheduled_at` is RFC 3339."""
+    """What opens a run. At most one of `input` and `input_from` is set; `scheduled_at` is RFC 3339. `retry_from` is the
+    uid of an earlier run, `fork_from` that of one and a path; with either, no input means that of the earlier run.
+    """
 
     uid: str
     name: str
@@ -42,9 +44,17 @@ class OpenRequest:
     cluster: str
     input: Any = None
     input_from: Mapping[str, Any] | None = None
+    retry_from: str = ""
+    fork_from: tuple[str, str] = ("", "")
 
     def to_json(self) -> JsonObject:
         source: JsonObject = {"inputFrom": dict(self.input_from)} if self.input_from else {"input": self.input or {}}
+        if self.retry_from or self.fork_from[0]:
+            source = {name: value for name, value in source.items() if value}
+        if self.retry_from:
+            source["retryFrom"] = {"uid": self.retry_from}
+        elif self.fork_from[0]:
+            source["forkFrom"] = dict(zip(("uid", "path"), self.fork_from, strict=True))
         return source | {
             "uid": self.uid,
             "name": self.name,

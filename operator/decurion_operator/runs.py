@@ -52,6 +52,7 @@ class _Memory:
     needs: frozenset[Entry] | None = None
     secrets_sent: tuple[str, tuple[str, ...]] | None = None
     cancel_sent_at: float = float("-inf")
+    cancel_sent: str = ""
 
 
 class Runs:
@@ -141,7 +142,7 @@ class Runs:
             projection=link.projections.get(run.uid) if link else None,
             secrets=secrets,
             secrets_due=pinned and self._secrets_due(run, memory, link),
-            cancel_due=now - memory.cancel_sent_at >= CANCEL_AGAIN_SECONDS,
+            cancel_due=memory.cancel_sent != _how(run) or now - memory.cancel_sent_at >= CANCEL_AGAIN_SECONDS,
             trouble=self._deeds.trouble(run.uid),
             grace=self._settings.pool_grace_seconds,
         )
@@ -234,7 +235,8 @@ class Runs:
         if raw["metadata"]["uid"] != run.uid:
             raise NotFound(f"Run {run.key.namespace}/{run.key.name} was deleted and created again.")
         digest = str((run.status or {}).get("graphDigest"))
-        opened: Opened = await link.call(lambda ingress: self._open_at(ingress, run, raw["spec"], digest))
+        spec = await self._with_uids(run, raw["spec"])
+        opened: Opened = await link.call(lambda ingress: self._open_at(ingress, run, spec, digest))
         now = asyncio.get_running_loop().time()
         steady = memory.opened_at is not None and now - memory.opened_at > STEADY_SECONDS
         memory.losses = 1 if steady else memory.losses + 1
@@ -245,6 +247,22 @@ class Runs:
         memory.needs = opened.secrets if opened.secrets is not None else answer.secrets if answer else None
         if opened.projection is not None:
             link.projections[run.uid] = opened.projection
+
+    async def _with_uids(self, run: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The spec of a run with the earlier run that it names given by uid.
+
+        Of one that is not there the name stands for it: a driver that has to begin with it says that it is missing, and
+        one that goes on with what it took does not ask.
+        """
+        found = dict(spec)
+        for field in ("retryFrom", "forkFrom"):
+            if name := (spec.get(field) or {}).get("run"):
+                try:
+                    uid = (await self._gateway.get(Key("TaskGraphRun", run.key.namespace, name)))["metadata"]["uid"]
+                except NotFound:
+                    uid = name
+                found[field] = {**spec[field], "uid": uid}
+        return found
 
     async def _open_at(self, ingress: Ingress, run: Resource, spec: Mapping[str, Any], digest: str) -> Opened:
         try:
@@ -268,6 +286,8 @@ class Runs:
                 cluster=self._cluster,
                 input=spec.get("input"),
                 input_from=spec.get("inputFrom"),
+                retry_from=(spec.get("retryFrom") or {}).get("uid", ""),
+                fork_from=_fork(spec.get("forkFrom") or {}),
             )
 
         try:
@@ -292,9 +312,9 @@ class Runs:
         memory.secrets_sent = mark
 
     async def _cancel(self, run: Resource, memory: _Memory, link: PoolLink) -> None:
-        how = str(run.spec.get("cancel") or "Cancel")
+        how = _how(run)
         await link.call(lambda ingress: ingress.cancel(run.uid, how=how, leader_epoch=self._leader.epoch))
-        memory.cancel_sent_at = asyncio.get_running_loop().time()
+        memory.cancel_sent_at, memory.cancel_sent = asyncio.get_running_loop().time(), how
 
 
 def _listed(run: Resource, memory: _Memory, link: PoolLink | None) -> bool | None:
@@ -304,6 +324,15 @@ def _listed(run: Resource, memory: _Memory, link: PoolLink | None) -> bool | Non
         return True
     opened = memory.opened_at if memory.opened_at is not None else float("-inf")
     return False if link.view.asked_at > opened else None
+
+
+def _how(run: Resource) -> str:
+    """The form in which a run is cancelled. Of one that is deleted nothing is to go on."""
+    return "Stop" if run.deleting else str(run.spec.get("cancel") or "Stop")
+
+
+def _fork(spec: Mapping[str, Any]) -> tuple[str, str]:
+    return str(spec.get("uid", "")), str(spec.get("path", ""))
 
 
 def _swaps(run: Resource) -> dict[str, str]:

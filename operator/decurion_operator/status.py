@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import orjson
 
-from decurion_crds.v1alpha1 import IDENTIFIER, MAX_FAILURE_BYTES, MAX_FAILURES, MAX_INLINE_OUTPUT_BYTES, TERMINAL_PHASES
-from decurion_crds.v1alpha1.base import MAX_NODES
+from decurion_crds.v1alpha1 import (
+    IDENTIFIER,
+    MAX_FAILURE_BYTES,
+    MAX_FAILURES,
+    MAX_INLINE_OUTPUT_BYTES,
+    TERMINAL_PHASES,
+    NodePhase,
+)
+from decurion_crds.v1alpha1.base import MAX_FINALS, MAX_NODES
 from decurion_operator.conditions import (
     STATUS_TRUNCATED,
     Condition,
@@ -34,7 +41,7 @@ MESSAGE_BYTES: Final = 1024
 PATH_BYTES: Final = 512
 
 _COUNTERS = ("total", "running", "succeeded", "failed", "skipped")
-_NODE_PHASES = frozenset({"Pending", "Running", "Succeeded", "Failed", "Skipped"})
+_NODE_PHASES = frozenset(get_args(NodePhase))
 _MAX_COUNT = 2**53 - 1
 _IDENTIFIER = re.compile(IDENTIFIER)
 _DIGEST = re.compile(r"^[0-9a-f]{1,64}$")
@@ -199,7 +206,7 @@ def _nodes(value: object) -> list[JsonObject]:
     if not isinstance(value, list):
         return []
     nodes = []
-    for node in value[:MAX_NODES]:
+    for node in value[: MAX_NODES + MAX_FINALS]:
         if not isinstance(node, Mapping) or (name := _matching(node.get("name"), _IDENTIFIER)) is None:
             continue
         phase = text_of(node.get("phase"))

@@ -266,12 +266,15 @@ async def sound(store: Any, run: str = RUN) -> list[Record]:
     return log
 
 
-async def cut(whole: list[Record], records: int, *, run: str = RUN) -> Store:
+async def cut(whole: list[Record], records: int, *, run: str = RUN, blobs: Store | None = None) -> Store:
     """A store whose log is what a driver had committed when it died after so many of `whole`'s records.
 
-    `whole` begins with genesis and fence; `records` counts what comes after them.
+    `whole` begins with genesis and fence; `records` counts what comes after them. `blobs` is a store that holds theirs.
     """
     store = new_store()
+    if blobs is not None:
+        async for info in blobs.list("blobs/"):
+            await store.put_new(info.key, await blobs.get(info.key))
     opened = await LogWriter.open(store, run, leader_epoch=0, driver="first", genesis=lambda: whole[0])
     for record in body(whole)[:records]:
         await opened.writer.append([record])

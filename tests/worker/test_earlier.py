@@ -194,14 +194,8 @@ async def test_a_driver_that_dies_while_results_are_taken_is_followed_by_one_tha
 
 async def _with_earlier(store: Store, log: list[Record], records: int) -> Store:
     """A store with the earlier run, its blobs, and the log of the later one cut off."""
-    there = await _blobs_of(store, await cut(log, records, run=AGAIN))
+    there = await cut(log, records, run=AGAIN, blobs=store)
     async for info in store.list(run_prefix(RUN)):
-        await there.put_new(info.key, await store.get(info.key))
-    return there
-
-
-async def _blobs_of(store: Store, there: Store) -> Store:
-    async for info in store.list("blobs/"):
         await there.put_new(info.key, await store.get(info.key))
     return there
 
@@ -316,7 +310,7 @@ async def test_what_cannot_be_taken_up_is_refused(tmp_path: Path) -> None:
         with pytest.raises(kind):
             await again(store, earlier, other, input)
     assert not [info async for info in store.list(run_prefix(AGAIN))]
-    there = await _blobs_of(store, await cut(await read(store), 3))
+    there = await cut(await read(store), 3, blobs=store)
     with pytest.raises(EarlierOpen):
         await again(there, Earlier(RUN, "retry"))
 

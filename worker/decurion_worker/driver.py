@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError
+from decurion_crds.v1alpha1 import CancelForm
 from decurion_ledger import Settings as LogSettings
 from decurion_ledger import Store
 from decurion_ledger.admission import Admission
@@ -199,13 +200,13 @@ class Driver:
             if name in self._seats:
                 self._seats[name].outbox.put(Secrets(run, dict(session.secrets)))
 
-    def cancel(self, run: str, reason: str, *, leader_epoch: int | None = None) -> None:
-        """End a run. A run that has ended stays as it is. Raises `RunUnknown`, `StaleLeader`."""
+    def cancel(self, run: str, form: CancelForm, *, leader_epoch: int | None = None) -> None:
+        """End a run in one of three forms. A run that has ended stays as it is. Raises `RunUnknown`, `StaleLeader`."""
         if run not in self.finished:
             session = self._session(run)
             if leader_epoch is not None:
                 session.heed(leader_epoch)
-            session.cancel(reason)
+            session.cancel(form)
 
     def live(self, cluster: str, runs: Sequence[str], *, leader_epoch: int | None = None) -> None:
         """The runs of a cluster that it still wants. One of its runs that misses two lists in a row is cancelled.
@@ -222,7 +223,7 @@ class Driver:
                 continue
             self._missing[run] = 0 if run in wanted else self._missing.get(run, 0) + 1
             if self._missing[run] >= 2:
-                session.cancel("Orphaned")
+                session.cancel("Stop", reason="Orphaned")
 
     def _session(self, run: str) -> RunSession:
         if run not in self.sessions:

@@ -6,14 +6,16 @@ import asyncio
 import os
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from decurion_crds.canonical import Json
+from decurion_crds.v1alpha1 import CancelForm
 from decurion_worker.bundles import parse_bundle, put_bundle
 from decurion_worker.context import secret_refs
 from decurion_worker.driver import Driver
+from decurion_worker.earlier import Earlier
 from decurion_worker.errors import BadInput, DriverUnknown
 from decurion_worker.opening import OpenRequest
 
@@ -107,6 +109,12 @@ class _Source(BaseModel):
     uri: str
 
 
+class _Earlier(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+    uid: str = Field(min_length=1)
+    path: str = ""
+
+
 class _Open(BaseModel):
     """The body of `POST /runs`."""
 
@@ -117,6 +125,8 @@ class _Open(BaseModel):
     digest: str = ""
     input: Any = None
     inputFrom: _Source | None = None
+    retryFrom: _Earlier | None = None
+    forkFrom: _Earlier | None = None
     leaderEpoch: int = Field(0, ge=0, le=MAX_EPOCH)
     cluster: str = ""
     scheduledAt: str = ""
@@ -132,7 +142,7 @@ class _Live(BaseModel):
 
 class _Control(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
-    cancel: Literal["Cancel"]
+    cancel: CancelForm
     leaderEpoch: int | None = Field(None, ge=0, le=MAX_EPOCH)
 
 
@@ -166,4 +176,11 @@ def open_request(body: Mapping[str, Json]) -> OpenRequest:
         cluster=parsed.cluster,
         scheduled_at=parsed.scheduledAt,
         seed=parsed.seed,
+        earlier=_earlier(parsed),
     )
+
+
+def _earlier(parsed: _Open) -> Earlier | None:
+    if parsed.forkFrom is not None:
+        return Earlier(parsed.forkFrom.uid, "fork", parsed.forkFrom.path)
+    return Earlier(parsed.retryFrom.uid, "retry") if parsed.retryFrom is not None else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
+from decurion_crds.v1alpha1 import CancelForm
 from decurion_ledger import Store, Values, open_store
 from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.errors import RunLetGo
@@ -39,11 +40,12 @@ async def run_embedded(
     branches: int = 1024,
     settings: DriverSettings | None = None,
     store: Store | None = None,
+    cancel: CancelForm | None = None,
 ) -> RunEnd:
     """Open or resume a run on the ledger at `ledger` and see it to its end.
 
     `secrets` gives the values of the secrets that a graph names. `store` is that of the ledger, where it is open
-    already.
+    already. `cancel` is the form in which the run is ended, if it is to be.
 
     Raises what `Driver.open_run` raises, and `RunLetGo` when another driver took the run over or the store was away for
     longer than the patience.
@@ -61,7 +63,7 @@ async def run_embedded(
     pool = Pool(driver, executor, PoolSettings(min_runners=runners, max_runners=runners, branches=branches))
     await pool.start()
     try:
-        return await _see_through(driver, request, secrets, progress)
+        return await _see_through(driver, request, secrets, progress, cancel)
     finally:
         await pool.stop()
 
@@ -71,8 +73,11 @@ async def _see_through(
     request: OpenRequest,
     secrets: Callable[[CompiledGraph], Mapping[tuple[str, str], str]],
     progress: Progress,
+    cancel: CancelForm | None,
 ) -> RunEnd:
     session = await driver.open_run(request)
+    if cancel is not None and not session.ended.is_set():
+        driver.cancel(request.run, cancel)
     if not session.ended.is_set():
         driver.give_secrets(request.run, secrets(session.graph))
     cursor = 0

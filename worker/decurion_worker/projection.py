@@ -48,7 +48,9 @@ class RunFacts:
 
 def project(engine: Engine, facts: RunFacts) -> dict[str, Json]:
     """The projection of a run, as the ingress answers it."""
-    nodes = [_node(engine.root, name) for name in engine.root.status]
+    over = engine.final is not None or facts.state_hash is not None
+    nodes = [_node(engine.root, name, over=over, cut=engine.cut) for name in engine.root.status]
+    nodes += _final_nodes(engine, over=facts.state_hash is not None)
     shown: dict[str, Json] = {
         "phase": _phase(engine, facts),
         "reason": facts.reason,
@@ -114,18 +116,30 @@ def _phase(engine: Engine, facts: RunFacts) -> str:
     return (engine.closed or "running").capitalize()
 
 
-def _node(scope: ScopeState, name: str) -> dict[str, Json]:
+def _final_nodes(engine: Engine, *, over: bool) -> list[dict[str, Json]]:
+    """Rows of the nodes of `finally`, whether it has begun or not."""
+    final = engine.final
+    if final is not None:
+        return [_node(final, name, over=over, cut=over) for name in final.status]
+    nodes = engine.graph.final.nodes if engine.graph.final is not None else ()
+    phase = "NotRun" if over else "Pending"
+    return [{"name": node.name, "kind": node.kind, "phase": phase} for node in nodes]
+
+
+def _node(scope: ScopeState, name: str, *, over: bool, cut: bool) -> dict[str, Json]:
+    """The row of a node. `over`: nothing of its scope goes on; `cut`: since it was broken off."""
     node = scope.scope.by_name[name]
     status = scope.status[name]
-    row: dict[str, Any] = {"name": name, "kind": node.kind, "phase": _node_phase(scope, name, status)}
+    phase = _last_phase(status, cut=cut) if over and not status.terminal else _node_phase(scope, name, status)
+    row: dict[str, Any] = {"name": name, "kind": node.kind, "phase": phase}
     opened = scope.opened.get(name)
     if opened is not None and opened.node.loop is not None:
         row.update(_rounds(opened, opened.node.loop.max_iterations))
     elif opened is not None and not opened.single:
         counts = {
             "total": opened.total,
-            "running": 0 if opened.joined else opened.running - opened.parked,
-            "waiting": 0 if opened.joined else opened.parked,
+            "running": 0 if opened.joined or over else opened.running - opened.parked,
+            "waiting": 0 if opened.joined or over else opened.parked,
             "succeeded": opened.ok,
             "failed": len(opened.failures),
         }
@@ -151,6 +165,8 @@ def _node_phase(scope: ScopeState, name: str, status: NodeStatus) -> str:
             return "Skipped"
         case NodeStatus.FAILED:
             return "Failed"
+        case NodeStatus.NOT_RUN:
+            return "NotRun"
         case NodeStatus.OPEN:
             opened = scope.opened.get(name)
             return "Waiting" if name in scope.asked or (opened is not None and opened.rests) else "Running"
@@ -160,15 +176,32 @@ def _node_phase(scope: ScopeState, name: str, status: NodeStatus) -> str:
             return "Pending"
 
 
+def _last_phase(status: NodeStatus, *, cut: bool) -> str:
+    """Of a node that never ended: whether it was at work, or due, when its scope was broken off."""
+    if status is NodeStatus.OPEN:
+        return "Cancelled"
+    return "Cancelled" if cut and status is NodeStatus.READY else "NotRun"
+
+
 def _progress(engine: Engine) -> str:
-    """Finished units of all known units: branches of root maps, and the other root nodes."""
+    """Finished units of all known units: branches of the run's own maps, and its other nodes, `finally` included."""
+    done, total = _counted(engine.root)
+    if engine.final is not None:
+        also, more = _counted(engine.final)
+        done, total = done + also, total + more
+    elif engine.graph.final is not None:
+        total += len(engine.graph.final.nodes)
+    return f"{done}/{total}"
+
+
+def _counted(scope: ScopeState) -> tuple[int, int]:
     done = total = 0
-    for name, status in engine.root.status.items():
-        opened: Opened | None = engine.root.opened.get(name)
+    for name, status in scope.status.items():
+        opened: Opened | None = scope.opened.get(name)
         fans = opened is not None and not opened.single
         done += opened.ended if opened is not None and fans else int(status.terminal)
         total += opened.total if opened is not None and fans else 1
-    return f"{done}/{total}"
+    return done, total
 
 
 def _failure(failure: Failure) -> dict[str, Json]:

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import CompiledGraph, Node
+from decurion_crds.compiled import CompiledGraph, Node, Scope
 from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import Execution, schema_hash
-from decurion_worker.engine.actions import Decide, EndScope, Task
+from decurion_worker.engine.actions import Decide, EndScope, OpenFinally, Task
+from decurion_worker.engine.ending import FINAL_OPEN
 from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.scopes import ABANDONED, Opened, timed_out
 from decurion_worker.engine.tasks import counts
@@ -266,6 +267,26 @@ def _join_failure(joined: Opened) -> Failure | None:
     if joined.ended < joined.total or joined.outputs is None:
         return Failure(joined.path, "Terminal", ABANDONED, "the run failed elsewhere before all items had run")
     return None
+
+
+async def finally_opened(
+    values: Values, run: str, scope: Scope, begun: OpenFinally, *, envelope: Mapping[str, Json]
+) -> Record:
+    """The beginning of `finally`: how the nodes ended. The text of a failure is in the envelope."""
+    failure = begun.failure
+    failed: Json = failure and {"path": failure.path, "class": failure.klass, "code": failure.code}
+    built = await build(
+        values,
+        run,
+        type="scope_opened",
+        path=FINAL_OPEN,
+        node=scope.digest,
+        parents=begun.parents,
+        input=None,
+        value={"outcome": begun.outcome, "failure": failed},
+        envelope=envelope if failure is None else {**envelope, "message": failure.message},
+    )
+    return built.record
 
 
 async def scope_ended(values: Values, run: str, ended: EndScope, *, envelope: Mapping[str, Json]) -> Record:

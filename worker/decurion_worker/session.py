@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import CompiledGraph
+from decurion_crds.compiled import FINALLY, CompiledGraph
+from decurion_crds.v1alpha1 import CancelForm
 from decurion_ledger import (
     LogWriter,
     Opened,
@@ -39,13 +40,24 @@ from decurion_ledger.errors import (
 )
 from decurion_worker.acceptance import Acceptance
 from decurion_worker.approving import Answer, Answers, Verdict
-from decurion_worker.engine import Applied, Close, Decide, EndScope, Engine, Failure, Join, Task, failure_of
+from decurion_worker.engine import (
+    Applied,
+    Close,
+    Decide,
+    EndScope,
+    Engine,
+    Failure,
+    Join,
+    OpenFinally,
+    Task,
+    failure_of,
+)
 from decurion_worker.errors import RunnerLost
 from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.loading import applied, done
 from decurion_worker.notes import Notes
 from decurion_worker.projection import RunFacts, project
-from decurion_worker.records import decided, given_up, join_record, scope_ended
+from decurion_worker.records import decided, finally_opened, given_up, join_record, scope_ended
 from decurion_worker.timers import Timers
 from decurion_worker.wide import channel_hash
 
@@ -149,6 +161,7 @@ class RunSession:
         self._notes = Notes()
         self._timers = Timers(run, now=now, write=self._write_own)
         self._answers = Answers(run, engine.approvals)
+        self._form: CancelForm | None = None
         self._halting: asyncio.Task[None] | None = None
         self.on_changed: Callable[[RunSession], None] = lambda session: None
         self.on_acked: Callable[[RunSession, Mapping[str, int]], None] = lambda session, acks: None
@@ -182,10 +195,15 @@ class RunSession:
         self._inbox.submitted.append((runner, submitted))
         self._wake.set()
 
-    def cancel(self, reason: str) -> None:
-        """Ask for the run's end; what runners hold is taken from them once the record is durable."""
-        if self.engine.cancelled is None and self.engine.closed is None:
-            envelope = {"run": self.run, "reason": reason, "at": self._stamp()}
+    def cancel(self, form: CancelForm, *, reason: str = "") -> None:
+        """Ask for the run's end; what runners hold is taken from them once the record is durable.
+
+        A form that was asked for is kept, but for `Stop`, which may come later.
+        """
+        asked = self._form or self.engine.form
+        if self.engine.closed is None and (asked is None or (form == "Stop" and asked != "Stop")):
+            self._form = form
+            envelope = {"run": self.run, "form": form, "reason": reason or form, "at": self._stamp()}
             self._inbox.own.append(Record(type="cancel", path="/", core=None, envelope=envelope, core_hash=""))
             self._wake.set()
 
@@ -344,7 +362,9 @@ class RunSession:
         records += inbox.own + answers.records
         records += [record for task, record in inbox.given_up if self.engine.out.get(task.key) is task]
         close: Close | None = None
-        for decision in self.engine.decide():
+        # What ends the nodes is taken in first: what is decided beside it might not hold any more.
+        ends = any(record.type == "cancel" or record.path == "/" for record in inbox.own)
+        for decision in () if ends else self.engine.decide():
             if isinstance(decision, Close):
                 close = decision
             else:
@@ -486,10 +506,6 @@ class RunSession:
             case "lease_lost":
                 self._lost(record)
                 return
-            case "cancel":
-                self.engine.apply(Applied(record))
-                self._revoke_all()
-                return
         self.advanced = self.advanced or record.core is not None
         if usage := record.envelope.get("usage"):
             self.facts.add_usage(usage)
@@ -511,7 +527,7 @@ class RunSession:
             self.facts.add_failure(failure)
 
     def _abandon(self) -> None:
-        """Take back what runners do for a map that failed."""
+        """Take back what runners do for what failed or was cancelled."""
         keys = set(self.engine.abandoned)
         self.engine.abandoned.clear()
         revoked: dict[str, list[str]] = {}
@@ -552,23 +568,16 @@ class RunSession:
         self._inbox.given_up.append((task, record))
         self._wake.set()
 
-    def _revoke_all(self) -> None:
-        revoked: dict[str, list[str]] = {}
-        for lease in list(self.leases.values()):
-            revoked.setdefault(lease.runner, []).append(lease.id)
-        self.leases.clear()
-        for key in list(self.engine.out):
-            self.engine.give_back(key)
-        if revoked:
-            self.on_revoked(self, revoked)
-
     # ------------------------------------------------------------------ what the driver writes itself
 
-    async def _decided(self, decision: Join | EndScope | Decide) -> Record:
+    async def _decided(self, decision: Join | EndScope | Decide | OpenFinally) -> Record:
         if isinstance(decision, Decide):
             return await decided(self._values, self.run, decision, envelope=self._signed())
         if isinstance(decision, Join):
             return await join_record(self._values, self.run, decision.map, envelope=self._signed())
+        if isinstance(decision, OpenFinally):
+            scope = self.graph.templates[FINALLY]
+            return await finally_opened(self._values, self.run, scope, decision, envelope=self._signed())
         return await scope_ended(self._values, self.run, decision, envelope=self._signed())
 
     def _signed(self) -> dict[str, Json]:

@@ -1,8 +1,8 @@
 """Times of a run that are up: what the log says is due, and the alarm that rings for it.
 
-Time enters the engine only by records. What has a `timeoutSeconds` of its own (a map, a graph, an approval) gets a
-`timer_set` that says when it is due, so that a driver that comes later counts from the same moment, and a
-`timer_fired` when it was.
+Time enters the engine only by records. What has a time of its own (a map, a graph, an approval, the run itself by
+`limits.seconds`) gets a `timer_set` that says when it is due, so that a driver that comes later counts from the same
+moment, and a `timer_fired` when it was.
 """
 
 from __future__ import annotations

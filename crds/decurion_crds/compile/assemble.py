@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from decurion_crds.compile.approvals import approval_of
 from decurion_crds.compile.digest import node_digest, scope_digest
 from decurion_crds.compile.draft import SCOPE_NAMES, ChannelDraft, GraphDraft, NodeDraft, ScopeDraft, Site, Use
+from decurion_crds.compile.finals import FINALLY
 from decurion_crds.compile.infer import Typed
 from decurion_crds.compile.order import Order
 from decurion_crds.compile.refs import OWN, Env, inside, instance_name
@@ -21,11 +22,13 @@ from decurion_crds.compiled import (
     MapBlock,
     Node,
     Retry,
+    RunLimits,
     Scope,
     SwitchBlock,
     SwitchCase,
 )
 from decurion_crds.expressions.syntax import shortest
+from decurion_crds.v1alpha1 import Limits
 
 _UNBOUNDED = 604_800.0
 TIMEOUTS = {
@@ -44,15 +47,18 @@ the field.
 """
 
 
-def assemble(draft: GraphDraft, orders: Mapping[str, Order], typed: Typed) -> CompiledGraph:
+def assemble(
+    draft: GraphDraft, orders: Mapping[str, Order], typed: Typed, *, limits: Limits | None = None
+) -> CompiledGraph:
     """The compiled graph of a draft without errors."""
-    return _Assembly(draft, orders, typed).graph()
+    return _Assembly(draft, orders, typed, limits).graph()
 
 
 class _Assembly:
     """Puts the parts of an accepted graph together."""
 
-    def __init__(self, draft: GraphDraft, orders: Mapping[str, Order], typed: Typed) -> None:
+    def __init__(self, draft: GraphDraft, orders: Mapping[str, Order], typed: Typed, limits: Limits | None) -> None:
+        self._limits = limits
         self._draft = draft
         self._orders = orders
         self._typed = typed
@@ -61,6 +67,8 @@ class _Assembly:
 
     def graph(self) -> CompiledGraph:
         root = self._scope(self._draft.root, OWN)
+        if FINALLY in self._draft.scopes:
+            self._scope(self._draft.scopes[FINALLY], OWN)
         used = {name: scope for name, scope in sorted(self._done.items()) if name}
         return CompiledGraph(
             name=self._draft.name,
@@ -68,6 +76,7 @@ class _Assembly:
             templates=used,
             llms=self._specs_of(used, root),
             servers=self._servers_of(used, root),
+            limits=RunLimits(seconds=self._limits.seconds if self._limits is not None else None),
         )
 
     def _specs_of(self, templates: Mapping[str, Scope], root: Scope) -> dict[str, dict[str, object]]:

@@ -10,6 +10,7 @@ from decurion_crds.compile.assemble import assemble
 from decurion_crds.compile.channels import check_orders
 from decurion_crds.compile.draft import GraphDraft
 from decurion_crds.compile.effects import check_races, check_reachable, check_unused
+from decurion_crds.compile.finals import FINALLY
 from decurion_crds.compile.infer import infer
 from decurion_crds.compile.order import order_scope
 from decurion_crds.compile.refs import Around, Module, check_resources
@@ -84,10 +85,10 @@ def compile_graph(
         check_orders(scope, report)
         check_races(scope, orders[name], report)
         check_reachable(scope, orders[name], report)
-        check_unused(scope, report)
+        check_unused(scope, report, final=None if name else draft.scopes.get(FINALLY))
     typed = infer(draft, orders, checker, report)
     if report.failed:
         return Compilation(None, report.findings)
-    compiled = assemble(draft, orders, typed)
+    compiled = assemble(draft, orders, typed, limits=graph.spec.limits)
     check_size(compiled, report)
     return Compilation(None if report.failed else compiled, report.findings)

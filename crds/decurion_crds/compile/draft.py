@@ -160,10 +160,10 @@ class NodeDraft:
 @dataclass(eq=False, slots=True)
 class ScopeDraft:
     """The root (`name` is ""), a template, or another graph with its templates: `graph` is "" for the compiled one's.
-    `refused` holds names of output fields that were refused, `switches`
-    those of the nodes that are switches. The `input` of an `open` one is inferred from the one node that runs it.
-    `doubtful` says that there is a finding about what runs when, so that nothing
-    is said about what is None because of it.
+    `refused` holds names of output fields that were refused, `switches` those of the nodes that are switches. The
+    `input` of an `open` one is inferred from the one node that runs it. `outer` is the root where this is its
+    `finally`. `doubtful` says that there is a finding about what runs when, so that nothing is said about what is None
+    because of it.
     """
 
     name: str
@@ -176,6 +176,7 @@ class ScopeDraft:
     output: dict[str, Site] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     switches: frozenset[str] = frozenset()
+    outer: ScopeDraft | None = None
     doubtful: bool = False
 
 

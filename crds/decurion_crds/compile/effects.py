@@ -73,9 +73,17 @@ def _is_false(tree: ast.expr) -> bool:
     return isinstance(tree, ast.Constant) and not tree.value
 
 
-def check_unused(scope: ScopeDraft, report: Report) -> None:
-    """Warnings: nodes whose output nobody reads, names of `with` that the block does not read, idle channels."""
-    sites = [site for node in scope.nodes.values() for site in node.scope_sites()]
+def check_unused(scope: ScopeDraft, report: Report, *, final: ScopeDraft | None = None) -> None:
+    """Warnings: nodes whose output nobody reads, names of `with` that the block does not read, idle channels.
+
+    `final` is the scope of the graph's `finally`, which reads too; what that does is wanted for itself.
+    """
+    if scope.outer is not None:
+        for node in scope.nodes.values():
+            _check_names(node, report)
+        return
+    nodes = [*scope.nodes.values(), *(final.nodes.values() if final is not None else ())]
+    sites = [site for node in nodes for site in node.scope_sites()]
     sites += scope.output.values()
     read = {name for site in sites for name in site.reads("nodes")}
     read |= {name for node in scope.nodes.values() for name in node.after}

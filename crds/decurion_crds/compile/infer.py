@@ -19,6 +19,7 @@ from decurion_crds.compile.dues import (
     items_due,
     map_output,
 )
+from decurion_crds.compile.finals import ENDED_RUN
 from decurion_crds.compile.loops import ITERATION, SCORE, check_next, loop_output
 from decurion_crds.compile.order import Order, channels_read, writers
 from decurion_crds.compile.refs import scope_name
@@ -132,7 +133,7 @@ class _Inference:
             given: Schema | None = (yield self._open[scope.name]) if scope.name in self._open else scope.input
             names["input"] = {"title": "input", **given} if given is not None else None
         if "run" in roots:
-            names["run"] = RUN
+            names["run"] = RUN if scope.outer is None else ENDED_RUN
         if "state" in roots:
             channels: dict[str, Schema] = {}
             for name in channels_read(scope, site):
@@ -152,10 +153,11 @@ class _Inference:
         conditions, known = self._orders[scope.name].conditions, self._known(scope, node, site)
         found: dict[str, Schema] = {}
         for name in dict.fromkeys(site.reads("nodes")):
-            output: Schema | None = yield self._outputs[scope.name, name]
+            before = scope.outer is not None and name in scope.outer.nodes
+            output: Schema | None = yield self._outputs["" if before else scope.name, name]
             if output is None:
                 return None
-            if conditions.may_be_none(name, known):
+            if before or conditions.may_be_none(name, known):
                 output = nullable(output)
             found[name] = {"title": f"nodes.{name}", **record({"output": output})}
         return {"title": "nodes", **record(found)}
@@ -165,6 +167,8 @@ class _Inference:
         channel = scope.channels[name]
         if channel.initial is not None:
             return channel.schema
+        if scope.outer is not None:
+            return nullable(channel.schema)
         order = self._orders[scope.name]
         before = [writer for writer in writers(scope, name) if node is None or order.before(writer, node.name)]
         exhausted: set[str] = set()

@@ -55,6 +55,8 @@ def order_scope(scope: ScopeDraft, report: Report) -> Order:
             _join(edges, node.name, name, Edge(node.spot.below("after"), f"after names {name}", data=False))
         for site in node.scope_sites():
             for name in site.reads("nodes"):
+                if scope.outer is not None and name in scope.outer.nodes:
+                    continue
                 _join(edges, node.name, name, Edge(site.spot, f"reads nodes.{name}", data=True))
     conditions = Conditions(scope)
     _infer_from_channels(scope, edges, conditions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,9 @@ from decurion_crds.compile.draft import (
     Use,
     View,
 )
+from decurion_crds.compile.finals import FINALLY, check_finals
 from decurion_crds.compile.loops import ROUND_NAMES, check_block
-from decurion_crds.compile.refs import Around, Library, Module, scope_name
+from decurion_crds.compile.refs import ROOT, Around, Library, Module, scope_name
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.switches import assign_cases
 from decurion_crds.compile.tools import resolve_tool
@@ -103,6 +104,14 @@ class _Resolver:
             spot = top.below("templates").item(i, template.name)
             name = scope_name(self._owner, template.name)
             self._draft.scopes.setdefault(name, self._scope(name, template, spot))
+        if self._owner == ROOT and self._spec.finally_:
+            self._final(top)
+        elif self._spec.finally_:
+            message = (
+                "finally of a graph that another one runs is not built yet; write it into the finally of the graph "
+                "that is run, or run this graph by itself"
+            )
+            self._report.add("NOT-SUPPORTED", top.below("finally"), message)
 
     def _scope(self, name: str, body: TaskGraphSpec | Template, spot: Spot) -> ScopeDraft:
         scope = ScopeDraft(name, spot, self._fields(body.input, spot.below("input")), graph=self._owner)
@@ -113,16 +122,27 @@ class _Resolver:
             scope.channels.setdefault(channel.name, draft)
         self._names([node.name for node in body.nodes], spot.below("nodes"), "node")
         known = [node.name for node in body.nodes]
-        scope.switches = frozenset(node.name for node in body.nodes if node.switch is not None)
-        for i, node in enumerate(body.nodes):
-            place = spot.below("nodes").item(i, node.name)
-            scope.nodes.setdefault(node.name, self._node(node, place, scope, known))
-        assign_cases(scope, self._report)
+        self._nodes(scope, body.nodes, spot.below("nodes"), known)
         scope.output = self._expressions(body.output, spot.below("output"), "scope", SCOPE_NAMES)
         scope.output = {k: site for k, site in scope.output.items() if self._references(site, scope, known)}
         scope.refused = set(body.output) - set(scope.output)
         self._value_alone(body.output, spot.below("output"))
         return scope
+
+    def _nodes(self, scope: ScopeDraft, nodes: Sequence[Node], spot: Spot, known: list[str]) -> None:
+        own = frozenset(node.name for node in nodes if node.switch is not None)
+        scope.switches = own if scope.outer is None else own | scope.outer.switches
+        for i, node in enumerate(nodes):
+            scope.nodes.setdefault(node.name, self._node(node, spot.item(i, node.name), scope, known))
+        assign_cases(scope, self._report)
+
+    def _final(self, top: Spot) -> None:
+        """The scope of `finally`. It sees what the root has, and its own nodes."""
+        root, nodes = self._draft.root, self._spec.finally_
+        scope = self._draft.scopes[FINALLY] = ScopeDraft(FINALLY, top, root.input, channels=root.channels, outer=root)
+        check_finals(nodes, root, top.below("finally"), self._report)
+        known = [*root.nodes, *(node.name for node in nodes)]
+        self._nodes(scope, nodes, top.below("finally"), known)
 
     def _names(self, names: Iterable[str], spot: Spot, what: str) -> None:
         seen: set[str] = set()
@@ -177,7 +197,8 @@ class _Resolver:
         names = (*SCOPE_NAMES, "output")
         draft.writes = self._expressions(node.writes, spot.below("writes"), "writes", names)
         self._channels_exist(draft, scope)
-        draft.after = self._after(node, spot, known)
+        own = known if scope.outer is None else [name for name in known if name not in scope.outer.nodes]
+        draft.after = self._after(node, spot, own, scope.outer)
         if node.output is not None:
             draft.output = self._schema(node.output, spot.below("output"))
         self._on_failure(node, spot.below("onFailure"))
@@ -299,11 +320,13 @@ class _Resolver:
         self._report.add("REF-MISSING", spot.below("template"), message, fix=fix)
         return None
 
-    def _after(self, node: Node, spot: Spot, known: list[str]) -> tuple[str, ...]:
+    def _after(self, node: Node, spot: Spot, known: list[str], outer: ScopeDraft | None) -> tuple[str, ...]:
         found: list[str] = []
         for i, name in enumerate(node.after):
             if name in known:
                 found.append(name)
+                continue
+            if outer is not None and name in outer.nodes:
                 continue
             meant = did_you_mean(name, known)
             hint = f'did you mean "{meant}"?' if meant else f"the nodes here are {listed(known)}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from decurion_crds.canonical import canonical
 from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft, Use
+from decurion_crds.compile.finals import FINALLY
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.v1alpha1 import TaskGraph
 
@@ -121,7 +122,8 @@ class _Sizes:
             below = self._longest(node.template) if node.template is not None else _MARK
             if below is None:
                 return None
-            length = 1 + len(node.name) + {"map": _BRANCH, "loop": _ROUND}.get(node.kind, 0) + below
+            before = len(f"/{FINALLY}/" if scope.outer is not None else "/")
+            length = before + len(node.name) + {"map": _BRANCH, "loop": _ROUND}.get(node.kind, 0) + below
             longest = max(longest, length)
             if length > MAX_PATH:
                 message = (
@@ -140,7 +142,7 @@ def _check_use(draft: GraphDraft, report: Report) -> None:
     if any(node.kind in ("map", "graph", "loop") and node.body is None for node in nodes):
         return
     for scope in draft.scopes.values():
-        if scope.name and scope.name not in used:
+        if scope.name and scope.outer is None and scope.name not in used:
             message = f"nothing uses the template {scope.name.rpartition('/')[2]}; use it, or remove it"
             report.add("UNUSED", scope.spot, message, severity="warning")
 

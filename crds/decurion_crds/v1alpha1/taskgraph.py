@@ -14,6 +14,7 @@ from decurion_crds.v1alpha1.base import (
     MAX_CHANNELS,
     MAX_DESCRIPTION,
     MAX_ENTRIES,
+    MAX_FINALS,
     MAX_NODES,
     MAX_TEMPLATES,
     Conditions,
@@ -53,6 +54,10 @@ _OUTPUT_TEXT = (
     "or $value → the one expression of a result that is no object."
 )
 _STATE_TEXT = "Channels, for values that several nodes write. Most graphs need none: data flows by nodes.NAME.output."
+_FINALLY_TEXT = (
+    "Nodes that run when all others have ended: after success, failure, a time-out, and cancel: CancelAndFinally. They "
+    "also see run.outcome, run.failure, and every node's output, which is None where there is none."
+)
 _NODES_TEXT = "The nodes. What a node reads orders it; the order in the file decides only merges."
 
 
@@ -368,6 +373,25 @@ class Node(Model):
     }
 
 
+class Limits(Model):
+    """What one run may take."""
+
+    seconds: float | None = Field(
+        None,
+        gt=0,
+        le=31_536_000,
+        description="Longest time from the start of a run to the end of its nodes, those of finally not counted. "
+        "Absent, there is no limit.",
+    )
+
+    later: ClassVar[Mapping[str, str]] = {
+        "tokens": "set max_tokens in the parameters of the LLM",
+        "costUSD": "set max_tokens in the parameters of the LLM",
+        "steps": "remove it",
+        "toolCalls": "remove it",
+    }
+
+
 class Template(Model):
     """A private graph: what a graph node runs once, a map for every item, a loop in every round."""
 
@@ -383,7 +407,7 @@ class Template(Model):
     output: Fields = Field(default_factory=dict, description=_OUTPUT_TEXT)
 
     later: ClassVar[Mapping[str, str]] = {
-        "finally": "remove it",
+        "finally": "write it into the graph's own finally, which runs when the whole run ends",
         "workspace": "pass contents by input and output",
         "limits": "use timeoutSeconds of the nodes",
     }
@@ -405,6 +429,10 @@ class TaskGraphSpec(Model):
     )
     nodes: Annotated[list[Node], named(min_length=1, max_length=MAX_NODES)] = Field(description=_NODES_TEXT)
     output: Fields = Field(default_factory=dict, description=_OUTPUT_TEXT)
+    finally_: Annotated[list[Node], named(max_length=MAX_FINALS)] = Field(
+        default_factory=list, description=_FINALLY_TEXT
+    )
+    limits: Limits | None = Field(None, description="What one run may take.")
     templates: Annotated[list[Template], named(max_length=MAX_TEMPLATES)] = Field(
         default_factory=list, description="Private graphs that graph, map and loop nodes run."
     )
@@ -421,9 +449,7 @@ class TaskGraphSpec(Model):
 
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
     later: ClassVar[Mapping[str, str]] = {
-        "finally": "remove it",
         "workspace": "pass contents by input and output",
-        "limits": "use timeoutSeconds of the nodes",
         "expose": "remove it",
         "context": "pass what prompts need by with",
     }

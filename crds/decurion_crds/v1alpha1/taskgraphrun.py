@@ -11,6 +11,7 @@ from pydantic import Field
 
 from decurion_crds.v1alpha1.base import (
     MAX_ENTRIES,
+    MAX_FINALS,
     MAX_NODES,
     Conditions,
     Free,
@@ -25,7 +26,8 @@ from decurion_crds.v1alpha1.base import (
 )
 
 RunPhase = Literal["Pending", "Queued", "Running", "Succeeded", "Failed", "Cancelled"]
-NodePhase = Literal["Pending", "Running", "Succeeded", "Failed", "Skipped"]
+NodePhase = Literal["Pending", "Running", "Succeeded", "Failed", "Skipped", "Cancelled", "NotRun"]
+CancelForm = Literal["Cancel", "CancelAndFinally", "Stop"]
 TERMINAL_PHASES: frozenset[RunPhase] = frozenset({"Succeeded", "Failed", "Cancelled"})
 MAX_FAILURES = 10
 MAX_FAILURE_BYTES = 256
@@ -62,6 +64,37 @@ class Overrides(Model):
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
 
 
+_UID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+_RUN_TEXT = "Name of a TaskGraphRun of this namespace, of the same pool."
+_UID_TEXT = "Identity of a run in the pool's ledger (metadata.uid, or what decurion run shows), for one deleted since."
+
+
+class RetryFrom(Model):
+    """A run that has failed or was cancelled. One of run and uid."""
+
+    run: ResourceName | None = Field(None, description=_RUN_TEXT)
+    uid: str | None = Field(None, pattern=_UID, max_length=128, description=_UID_TEXT)
+
+    rules = (one_of("run", "uid"),)
+    later: ClassVar[Mapping[str, str]] = {"uri": "name the run by uid; it has to be in the ledger of the pool"}
+
+
+class ForkFrom(Model):
+    """A run that has ended, and what of it runs again. One of run and uid."""
+
+    run: ResourceName | None = Field(None, description=_RUN_TEXT)
+    uid: str | None = Field(None, pattern=_UID, max_length=128, description=_UID_TEXT)
+    path: str = Field(
+        max_length=1024,
+        pattern=r"^/[^!]+$",
+        description="The node, or the branch of a map, that runs again with all that depends on it: /extract, "
+        "/extract[00003] or /extract[00003]/read.",
+    )
+
+    rules = (one_of("run", "uid"),)
+    later: ClassVar[Mapping[str, str]] = {"uri": "name the run by uid; it has to be in the ledger of the pool"}
+
+
 class TaskGraphRunSpec(Model):
     """One execution. One of input and inputFrom, or none for a graph without input."""
 
@@ -78,7 +111,21 @@ class TaskGraphRunSpec(Model):
         le=1_000_000,
         description="Queued runs of higher priority start first. Default 0.",
     )
-    cancel: Literal["Cancel"] | None = Field(None, description="Set to Cancel to end the run; it cannot be taken back.")
+    cancel: CancelForm | None = Field(
+        None,
+        description="Ends the run: Cancel takes away what runs and starts nothing more; CancelAndFinally then runs the "
+        "nodes of finally; Stop ends also these. It cannot be taken back, only raised to Stop.",
+    )
+    retry_from: RetryFrom | None = Field(
+        None,
+        description="A run of the same graph and input of which this one takes over what went well; what failed and "
+        "what depends on it runs again.",
+    )
+    fork_from: ForkFrom | None = Field(
+        None,
+        description="A run of which this one takes over what still holds: all but a path, what depends on it, and "
+        "what has another definition or input here.",
+    )
     ttl_seconds_after_finished: int | None = Field(
         None,
         ge=0,
@@ -88,10 +135,12 @@ class TaskGraphRunSpec(Model):
 
     rules = (
         one_of("input", "inputFrom", required=False),
-        *(_immutable(field) for field in ("graph", "input", "inputFrom", "overrides", "pool")),
+        one_of("retryFrom", "forkFrom", required=False),
+        *(_immutable(field) for field in ("graph", "input", "inputFrom", "overrides", "pool", "retryFrom", "forkFrom")),
         Rule(
-            cel="!has(oldSelf.cancel) || (has(self.cancel) && self.cancel == oldSelf.cancel)",
-            message="cancel cannot be taken back; create another run",
+            cel="!has(oldSelf.cancel) || "
+            "(has(self.cancel) && (self.cancel == oldSelf.cancel || self.cancel == 'Stop'))",
+            message="cancel cannot be taken back, only raised to Stop; create another run",
             check=None,
             field=".cancel",
         ),
@@ -99,8 +148,6 @@ class TaskGraphRunSpec(Model):
     later: ClassVar[Mapping[str, str]] = {
         "suspend": "cancel the run, or set maxRunning of the pool",
         "serviceAccountName": "label the Secrets that the graph's models use",
-        "retryFrom": "create another run",
-        "forkFrom": "create another run",
         "conversation": "pass earlier turns by input",
     }
 
@@ -181,8 +228,8 @@ class TaskGraphRunStatus(Model):
         description="Done and known steps, such as 1234/2000; the second grows as maps start.",
     )
     usage: RunUsage | None = Field(None, description="What the run has used so far.")
-    nodes: Annotated[list[NodeStatus], atomic(max_length=MAX_NODES)] = Field(
-        default_factory=list, description="One entry for each node of the root graph."
+    nodes: Annotated[list[NodeStatus], atomic(max_length=MAX_NODES + MAX_FINALS)] = Field(
+        default_factory=list, description="One entry for each node of the root graph and of its finally."
     )
     failures: Annotated[list[Failure], atomic(max_length=MAX_FAILURES)] = Field(
         default_factory=list, description="The first failures; the ledger has all."

@@ -3,7 +3,8 @@
 A retry is the resume of a log from which what failed was taken out; a fork, of one from which one path was. So the
 unit is what the engine commits: a node holds when it ended well, has the same digest, reads the same, and all nodes
 before it hold. Of a map, graph or branch that does not hold whole, what is inside is judged in the same way. What only
-looks like a failure, since `onFailure`, `otherwise` or a map's `tolerate` took care of it, ended well.
+looks like a failure, since `onFailure`, `otherwise` or a map's `tolerate` took care of it, ended well. A loop holds
+whole or not at all: its rounds follow from one another.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`paths` of results that hold. `known` says whether the path of a fork is in the log at all."""
+    """`paths` of results that hold. `known` says whether the path of a fork is in the log, or a node of the graph."""
 
     paths: frozenset[str]
     known: bool
@@ -81,7 +82,8 @@ class _Selecting:
             end = path.find("]", end + 1)
 
     def known(self, path: str) -> bool:
-        return path in self._index or any(True for _ in self._below(path))
+        named = path[1:] in self._new.root.by_name
+        return named or path in self._index or any(True for _ in self._below(path))
 
     def root(self) -> None:
         held = self._scope("", self._old.root, self._new.root, self._same)
@@ -102,7 +104,7 @@ class _Selecting:
             if not self._is_inside(base) and self._ended_well(base, node):
                 self._keep_below(base)
                 held.add(name)
-            elif node.template is not None and f"{base}!open" in self._index:
+            elif node.template is not None and node.loop is None and f"{base}!open" in self._index:
                 self.kept.add(f"{base}!open")
                 self._parts(base, node)
         return held

@@ -25,7 +25,7 @@ from decurion_worker.errors import EarlierDiffers, EarlierMissing, EarlierOpen, 
 Mode = Literal["retry", "fork"]
 AT_ONCE = 1000
 """Results that are brought over in one go."""
-_CARRIED = ("values", "message", "failed_at", "arms", "model")
+_CARRIED = ("values", "message", "failed_at", "arms", "model", "request")
 """What of an envelope belongs to the result, and not to how it was come by."""
 
 

@@ -1,9 +1,19 @@
 """The pure engine: durable records in, work and decisions out."""
 
-from decurion_worker.engine.actions import Applied, Close, Decide, Decision, EndScope, Join, Task, failure_of
+from decurion_worker.engine.actions import (
+    Applied,
+    Close,
+    Decide,
+    Decision,
+    EndScope,
+    Join,
+    OpenFinally,
+    Task,
+    failure_of,
+)
 from decurion_worker.engine.approvals import Asked
 from decurion_worker.engine.engine import Engine
-from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, ScopeState
+from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, RunTime, ScopeState
 from decurion_worker.failure import Failure
 
 __all__ = [
@@ -18,7 +28,9 @@ __all__ = [
     "Failure",
     "Join",
     "NodeStatus",
+    "OpenFinally",
     "Opened",
+    "RunTime",
     "ScopeState",
     "Task",
     "failure_of",

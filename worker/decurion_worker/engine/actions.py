@@ -52,6 +52,15 @@ class Decide:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenFinally:
+    """The nodes have ended, and how: `finally` begins. `parents` are the records that ended them."""
+
+    outcome: Outcome
+    failure: Failure | None
+    parents: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     outcome: Outcome
     failure: Failure | None
@@ -59,7 +68,7 @@ class Close:
     output_hash: str | None
 
 
-Decision: TypeAlias = Join | EndScope | Decide | Close
+Decision: TypeAlias = Join | EndScope | Decide | OpenFinally | Close
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from decurion_ledger import Record
-from decurion_worker.engine.actions import Applied, Close, Outcome, failure_of
+from decurion_worker.engine.actions import Applied, failure_of
 from decurion_worker.engine.asking import Asking
 from decurion_worker.engine.consequences import Consequences
+from decurion_worker.engine.ending import FINAL_OPEN
 from decurion_worker.engine.rounds import forget_rounds
 from decurion_worker.engine.scopes import ARM, BranchStatus, NodeStatus, Opened, RoundEnd, ScopeState
 from decurion_worker.engine.state import EngineState, base_of, loop_of
@@ -31,9 +32,15 @@ class Applying:
             case "commit" | "skip" | "scope_opened" | "join" | "approval_requested":
                 self._apply_result(applied)
             case "timer_set":
-                timed = self._state.opened.get(record.path) or self._state.approvals.at(record.path)
+                timed = (
+                    self._state.time
+                    if record.path == "/"
+                    else (self._state.opened.get(record.path) or self._state.approvals.at(record.path))
+                )
                 if timed is not None:
                     timed.due = record.envelope["due"]
+            case "timer_fired" if record.path == "/":
+                self._then.ending.time_out()
             case "timer_fired":
                 if (opened := self._state.opened.get(record.path)) is not None and not opened.joined:
                     self._then.time_out(opened)
@@ -43,8 +50,8 @@ class Applying:
             case "suspended" | "resumed":
                 self._state.suspended = record.type == "suspended"
             case "cancel":
-                self._state.cancelled = record.envelope.get("reason") or "Cancel"
-                self._then.settle_cancel()
+                form = record.envelope.get("form") or "Cancel"
+                self._then.ending.cancel(form, record.envelope.get("reason") or form)
             case "close":
                 self._state.closed = record.envelope["outcome"]
                 self._state.decisions.clear()
@@ -56,7 +63,10 @@ class Applying:
         failure = failure_of(record)
         base = base_of(record.path)
         mark = record.path[len(base) :]
-        if mark == "!output" and base in ("", "/"):
+        if record.path == FINAL_OPEN:
+            self._then.start(self._then.ending.opened(record, applied.value))
+            self._then.ending.settle()
+        elif mark == "!output" and base in ("", "/"):
             self._apply_run_output(applied, failure)
         elif mark == "!output" and (base.endswith("]") or base in self._state.opened):
             self._apply_end(base, applied, failure)
@@ -164,9 +174,7 @@ class Applying:
         else:
             self._state.output = applied.value
             self._state.output_hash = applied.record.core["delta"] if applied.record.core else None
-        self._state.root.ended = True
-        outcome: Outcome = "failed" if failure else "succeeded"
-        self._state.decisions["close"] = Close(outcome, failure, self._state.output, self._state.output_hash)
+        self._then.ending.nodes_ended("failed" if failure else "succeeded", failure)
 
     def _apply_end(self, unit: str, applied: Applied, failure: Failure | None) -> None:
         """The end of a branch or of a graph."""

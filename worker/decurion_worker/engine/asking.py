@@ -22,7 +22,7 @@ class Asking:
         record, path = applied.record, f"{scope.path}/{name}"
         scope.status[name] = NodeStatus.OPEN
         scope.cores[name] = (record.path, record.core_hash)
-        if not scope.halted:
+        if not scope.halted and not self._then.ending.is_over(scope.path):
             asked = Asked(
                 path=path,
                 home=scope,
@@ -35,7 +35,7 @@ class Asking:
             scope.asked[name] = asked
             self._state.approvals.ask(asked)
         self._then.settle(scope)
-        self._then.settle_cancel()
+        self._then.ending.settle()
 
     def give(self, record: Record) -> None:
         """Somebody answered."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from decurion_ledger import Record
-from decurion_worker.engine.actions import Close, EndScope, Join
+from decurion_worker.engine.actions import EndScope, Join
+from decurion_worker.engine.ending import Ending
 from decurion_worker.engine.parking import park
 from decurion_worker.engine.scopes import ABANDONED, NodeStatus, Opened, ScopeState, timed_out
 from decurion_worker.engine.state import EngineState
@@ -16,6 +17,7 @@ class Consequences:
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
+        self.ending = Ending(state)
 
     def start(self, scope: ScopeState) -> None:
         for name, waits in scope.waits.items():
@@ -42,14 +44,25 @@ class Consequences:
         scope.left -= 1
         if failure is not None:
             scope.failures[name] = failure
-            self.halt(scope)
+            if scope.before is not None:
+                self._pass_over(scope, name)
+            else:
+                self.halt(scope)
         else:
             for follower in scope.plan.followers[name]:
                 scope.waits[follower] -= 1
                 if scope.waits[follower] == 0:
                     self.ready(scope, follower)
         self.settle(scope)
-        self.settle_cancel()
+        self.ending.settle()
+
+    def _pass_over(self, scope: ScopeState, name: str) -> None:
+        """What comes after a node of `finally` that failed never runs; the rest does."""
+        for follower in scope.plan.followers[name]:
+            if scope.status[follower] is NodeStatus.WAITING:
+                scope.status[follower] = NodeStatus.NOT_RUN
+                scope.left -= 1
+                self._pass_over(scope, follower)
 
     def halt(self, scope: ScopeState) -> None:
         """Nothing new starts in this scope or below it: end what has nothing running, from the inside out."""
@@ -78,14 +91,20 @@ class Consequences:
 
     def settle(self, scope: ScopeState) -> None:
         """End a scope in which nothing can happen any more."""
-        if scope.ended or self._state.closed is not None or self._state.cancelled is not None:
+        if scope.ended or self._state.closed is not None or self.ending.is_over(scope.path):
+            return
+        if scope.before is not None:
+            if scope.left == 0:
+                self.ending.finished(scope)
+            else:
+                self._rest(scope)
             return
         if scope.halted:
             if scope.running == 0:
                 scope.ended = True
                 failure = _why(scope)
                 if scope.owner is None:
-                    self._state.decisions["close"] = Close("failed", failure, None, None)
+                    self.ending.nodes_ended("failed", failure)
                 else:
                     self._state.decisions[f"{scope.path}!output"] = EndScope(scope, failure)
         elif scope.left == 0 and not scope.finishing:
@@ -108,11 +127,11 @@ class Consequences:
                 self._state.offers.push(scope, kind, name)
 
     def settle_opened(self, opened: Opened) -> None:
-        state = self._state
+        state, over = self._state, self.ending.is_over(opened.path)
         self._release(opened)
         if opened.rests:
             self._rest(opened.home)
-        if state.cancelled is None and opened.path in state.opened and not opened.joined and opened.complete:
+        if not over and opened.path in state.opened and not opened.joined and opened.complete:
             if opened.node.loop is not None:
                 if self.round_key(opened) not in state.out:
                     opened.joined = True
@@ -129,19 +148,12 @@ class Consequences:
             elif f"{opened.path}!join" not in self._state.out:
                 opened.joined = True
                 self._state.decisions[f"{opened.path}!join"] = Join(opened)
-        self.settle_cancel()
+        self.ending.settle()
 
     @staticmethod
     def round_key(opened: Opened) -> str:
         """The key of the task that says what comes after the round of a loop."""
         return key_of(opened.home, "round", opened.node.name)
-
-    def settle_cancel(self) -> None:
-        done = self._state.output_hash is not None or "!output" in self._state.root.failures
-        if self._state.cancelled is not None and self._state.closed is None and not self._state.out and not done:
-            self._state.closed = "cancelled"
-            failure = Failure("/", "Terminal", "Cancelled", f"the run was cancelled ({self._state.cancelled})")
-            self._state.decisions["close"] = Close("cancelled", failure, None, None)
 
     def scope_of(self, home: Opened, index: int) -> ScopeState:
         return ScopeState(

@@ -20,14 +20,24 @@ from collections.abc import Iterator, Mapping
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
-from decurion_worker.engine.actions import Applied, Close, Decide, Decision, EndScope, Join, Outcome, Task
+from decurion_worker.engine.actions import (
+    Applied,
+    Close,
+    Decide,
+    Decision,
+    EndScope,
+    Join,
+    OpenFinally,
+    Outcome,
+    Task,
+)
 from decurion_worker.engine.applying import Applying
 from decurion_worker.engine.approvals import Approvals, Asked
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.environment import channel_values
 from decurion_worker.engine.parking import rests, wake
 from decurion_worker.engine.results import Results, arms_root
-from decurion_worker.engine.scopes import NodeStatus, Opened, ScopeState
+from decurion_worker.engine.scopes import NodeStatus, Opened, RunTime, ScopeState
 from decurion_worker.engine.state import EngineState, base_of
 from decurion_worker.engine.tasks import branch_task, loop_task, scope_task
 from decurion_worker.link import ItemKind
@@ -75,7 +85,26 @@ class Engine:
         state = self.state
         if state.quiet or state.out or state.decisions or not state.approvals:
             return False
-        return not state.offers.pending and rests(state.root)
+        return not state.offers.pending and rests(state.final or state.root)
+
+    @property
+    def form(self) -> str | None:
+        """How somebody ends the run, once that is in the log."""
+        return self.state.form
+
+    @property
+    def cut(self) -> bool:
+        """Whether the nodes were broken off: the run was cancelled, or its time was up."""
+        return self.state.cut is not None
+
+    @property
+    def graph(self) -> CompiledGraph:
+        return self.state.graph
+
+    @property
+    def final(self) -> ScopeState | None:
+        """The scope of `finally`, once that has begun."""
+        return self.state.final
 
     @property
     def closed(self) -> Outcome | None:
@@ -128,11 +157,11 @@ class Engine:
             case EndScope(scope=scope):
                 scope.ended = scope.running == 0
                 return scope.ended
-            case Close(outcome="failed") if self.output_hash is None and "!output" not in self.root.failures:
-                self.root.ended = self.root.running == 0
-                return self.root.ended
+            case Close(outcome="failed") | OpenFinally(outcome="failed") if self._then.ending.natural():
+                self.state.root.ended = self.state.root.running == 0
+                return self.state.root.ended
             case Decide(asked=asked):
-                return self.cancelled is None and not asked.home.halted and not asked.home.ended
+                return not self._then.ending.is_over(asked.path) and not asked.home.halted and not asked.home.ended
             case _:
                 return True
 
@@ -181,6 +210,9 @@ class Engine:
 
     def _next_branch(self) -> Task | None:
         for opened in self.state.offers.opened():
+            if self._then.ending.is_over(opened.path):
+                self.state.offers.withdraw(opened)
+                continue
             while (index := opened.next_index()) is not None:
                 if opened.leaf and opened.node.loop is not None:
                     return loop_task(opened, facts=self.state.facts)
@@ -193,7 +225,7 @@ class Engine:
 
     def _task(self, key: str, kind: ItemKind, scope_path: str, name: str) -> Task | None:
         scope = self.state.scopes.get(scope_path)
-        if scope is None or scope.ended:
+        if scope is None or scope.ended or self._then.ending.is_over(scope_path):
             return None
         if kind == "round" and scope.opened[name].joined:
             return None  # a replay pushed it, and then brought the end of the loop
@@ -217,6 +249,9 @@ class Engine:
         task = self.state.out.pop(key, None)
         if task is None:
             return
+        if self._then.ending.is_over(task.scope):
+            self._then.ending.settle()
+            return
         if task.kind in ("branch", "loop"):
             home, index = self.state.branch(task.scope)
             home.give_back(index)
@@ -230,7 +265,7 @@ class Engine:
             if task.kind in ("join", "round"):
                 self._then.settle_opened(scope.opened[task.node])
             self._then.settle(scope)
-        self._then.settle_cancel()
+        self._then.ending.settle()
 
     @property
     def pending(self) -> int:
@@ -254,7 +289,15 @@ class Engine:
         """Whether a record is the end of a branch of a map: its value is wanted only when it is at hand."""
         return record.path.endswith("]!output")
 
-    def timed(self) -> list[Opened | Asked]:
-        """What is open, or waits for people, and has a time of its own, and time left."""
-        opened = [o for o in self.state.opened.values() if o.seconds is not None and not (o.timed_out or o.joined)]
-        return [*opened, *(asked for asked in self.approvals.pending() if asked.seconds is not None)]
+    def timed(self) -> list[Opened | Asked | RunTime]:
+        """What is open, or waits for people, and has a time of its own, and time left; the run while its nodes run."""
+        is_over = self._then.ending.is_over
+        found: list[Opened | Asked | RunTime] = [
+            o
+            for o in self.state.opened.values()
+            if o.seconds is not None and not (o.timed_out or o.joined or is_over(o.path))
+        ]
+        found += [asked for asked in self.approvals.pending() if asked.seconds is not None]
+        if self.state.time.seconds is not None and not is_over("") and not self.state.root.ended:
+            found.append(self.state.time)
+        return found

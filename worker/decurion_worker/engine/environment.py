@@ -99,17 +99,22 @@ def environment(
     writes: Mapping[str, Mapping[str, Json]],
     facts: Mapping[str, Json],
     reads: Iterable[str],
+    channels: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
     """The environment of a node: `input`, `nodes.<name>.output`, `state` and `run`, cut to `reads`.
+
+    `channels` stands for what `writes` come to.
 
     Costs what is read, not what there is: it is made once for every node.
     """
     reads = tuple(reads)
     named = dict.fromkeys(read.split(".", 2)[1] for read in reads if read.startswith("nodes."))
+    if channels is None:
+        channels = channel_values(scope, writes, _read_channels(reads))
     whole = {
         "input": input,
         "nodes": {name: _object({"output": outputs[name]}) for name in named if name in outputs},
-        "state": _object(channel_values(scope, writes, _read_channels(reads))),
+        "state": _object(dict(channels)),
         "run": facts,
     }
     return prune(whole, reads)

@@ -42,6 +42,8 @@ class NodeStatus(IntEnum):
     OK = 3
     SKIPPED = 4
     FAILED = 5
+    NOT_RUN = 6
+    """Of `finally`: what it comes after has failed."""
 
     @property
     def terminal(self) -> bool:
@@ -53,6 +55,25 @@ class BranchStatus(IntEnum):
     TAKEN = 1
     OK = 2
     FAILED = 3
+
+
+@dataclass(slots=True)
+class RunTime:
+    """The time of the whole run, if it has one."""
+
+    seconds: float | None
+    due: str | None = None
+    path: str = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a `finally` sees of the nodes that have ended: the core hash of its opening, `run`, outputs, channels."""
+
+    core: str
+    facts: Mapping[str, Json]
+    outputs: Mapping[str, Json]
+    channels: Mapping[str, Json]
 
 
 class ScopePlan:
@@ -80,6 +101,8 @@ class ScopeState:
     depth: int
     owner: Opened | None = None
     index: int = 0
+    before: Before | None = None
+    """Set for the scope of `finally`: a failure in it halts only what comes after."""
     status: dict[str, NodeStatus] = field(default_factory=dict)
     waits: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, Json] = field(default_factory=dict)
@@ -138,9 +161,12 @@ class ScopeState:
     @property
     def halted(self) -> bool:
         """Nothing new starts in here: something failed, in this scope or around it."""
-        return bool(self.failures) or (self.owner is not None and self.owner.stopped)
+        failed = bool(self.failures) and self.before is None
+        return failed or (self.owner is not None and self.owner.stopped)
 
     def start(self) -> tuple[tuple[str, str], ...]:
+        if self.before is not None:
+            return ((f"{self.path}!open", self.before.core),)
         return () if self.owner is None else (self.owner.opening(self.path),)
 
 

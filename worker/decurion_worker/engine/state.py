@@ -10,8 +10,9 @@ from decurion_worker.engine.actions import Decision, Outcome, Task
 from decurion_worker.engine.approvals import Approvals
 from decurion_worker.engine.offers import Offers
 from decurion_worker.engine.results import Results
-from decurion_worker.engine.scopes import BranchStatus, Opened, ScopePlan, ScopeState
+from decurion_worker.engine.scopes import BranchStatus, Opened, RunTime, ScopePlan, ScopeState
 from decurion_worker.errors import LogCorrupt
+from decurion_worker.failure import Failure
 
 
 class EngineState:
@@ -24,6 +25,15 @@ class EngineState:
         self.cancelled: str | None = None
         self.suspended = False
         """Nothing new is handed out; what is out may end."""
+        self.form: str | None = None
+        """How somebody ends the run: `Cancel`, `CancelAndFinally` or `Stop`."""
+        self.cut: tuple[Outcome, Failure] | None = None
+        """How the nodes ended, where they were broken off."""
+        self.final: ScopeState | None = None
+        """The scope of `finally`, once that has begun."""
+        self.end: tuple[Outcome, Failure | None] = ("succeeded", None)
+        """How the nodes ended, as `/finally!open` says."""
+        self.time = RunTime(graph.limits.seconds)
         self.closed: Outcome | None = None
         self.approvals = Approvals()
         self.output: Json = None
@@ -44,7 +54,9 @@ class EngineState:
     @property
     def quiet(self) -> bool:
         """Whether no task is handed out now, whatever there is."""
-        return self.cancelled is not None or self.closed is not None or self.suspended
+        if self.closed is not None or self.form == "Stop" or (self.cut is not None and self.final is None):
+            return True
+        return self.suspended and self.form is None
 
     def has_ended(self, branch: str) -> bool:
         """Of a branch that is not open: whether it, or what it is in, has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from decurion_crds.canonical import Json
+from decurion_crds.compiled import FINALLY
 from decurion_worker.engine.actions import Task
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.results import arms_root
@@ -27,9 +28,7 @@ def scope_task(scope: ScopeState, kind: ItemKind, name: str, *, facts: Mapping[s
     key, template = key_of(scope, kind, name), _template(scope)
 
     def seen(reads: tuple[str, ...]) -> dict[str, Json]:
-        return environment(
-            scope.scope, input=scope.input, outputs=scope.outputs, writes=scope.writes, facts=facts, reads=reads
-        )
+        return _seen(scope, reads, facts)
 
     if kind == "output":
         names = {read.split(".")[1] for read in scope.plan.output_reads if read.startswith("nodes.")}
@@ -72,9 +71,7 @@ def _round_task(key: str, template: str, opened: Opened, seen: Mapping[str, Json
 def loop_task(opened: Opened, *, facts: Mapping[str, Json]) -> Task:
     """All rounds of a loop whose template is leaf, with what is committed of them."""
     home = opened.home
-    seen = environment(
-        home.scope, input=home.input, outputs=home.outputs, writes=home.writes, facts=facts, reads=opened.node.reads
-    )
+    seen = _seen(home, opened.node.reads, facts)
     return Task(
         key=opened.path,
         kind="loop",
@@ -85,6 +82,23 @@ def loop_task(opened: Opened, *, facts: Mapping[str, Json]) -> Task:
         parents=((f"{opened.path}!open", opened.core),),
         skip=False,
         done=dict(opened.partial.get(0, {})),
+    )
+
+
+def _seen(scope: ScopeState, reads: tuple[str, ...], facts: Mapping[str, Json]) -> dict[str, Json]:
+    """What expressions in a scope see; in `finally` also what the nodes before it came to."""
+    if (before := scope.before) is not None:
+        return environment(
+            scope.scope,
+            input=scope.input,
+            outputs={**before.outputs, **scope.outputs},
+            writes={},
+            facts=before.facts,
+            reads=reads,
+            channels=before.channels,
+        )
+    return environment(
+        scope.scope, input=scope.input, outputs=scope.outputs, writes=scope.writes, facts=facts, reads=reads
     )
 
 
@@ -128,4 +142,6 @@ def task_of(item: WorkItem) -> Task:
 
 
 def _template(scope: ScopeState) -> str:
+    if scope.before is not None:
+        return FINALLY
     return scope.owner.node.template or "" if scope.owner is not None else ""
