@@ -9,6 +9,7 @@ from pathlib import Path
 from decurion_cli.manifests import Manifests, compile_all, read_loaded
 from decurion_cli.run_checks import run_findings
 from decurion_crds.compile import Compilation
+from decurion_crds.compiled import CompiledGraph
 from decurion_crds.findings import Finding
 from decurion_crds.loader import independent, load_texts
 
@@ -34,5 +35,14 @@ def check(manifests: Manifests) -> Checked:
 
 def every_finding(texts: Mapping[Path, str]) -> list[Finding]:
     """All findings of texts that stand for files, in the bytes of the files as UTF-8."""
+    return check(_read(texts)).findings
+
+
+def compiled_texts(texts: Mapping[Path, str]) -> dict[str, CompiledGraph]:
+    """The graphs of such texts, by name. Raises `CompileFailed`."""
+    return {name: result.result() for name, result in check(_read(texts)).results.items()}
+
+
+def _read(texts: Mapping[Path, str]) -> Manifests:
     plain = {file: text.removeprefix("\ufeff").replace("\r\n", "\n") for file, text in texts.items()}
-    return check(read_loaded(load_texts(plain.items()))).findings
+    return read_loaded(load_texts(plain.items()))

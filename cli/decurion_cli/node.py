@@ -81,6 +81,34 @@ def try_alone(
         raise typer.Exit(RUN_FAILED)
 
 
+@app.command("set-kind")
+def set_kind(
+    file: Annotated[Path, typer.Argument(help="File or folder with the graph.", metavar="FILE")],
+    node: Annotated[str, typer.Argument(help="The node: its name, or TEMPLATE.NAME.", metavar="NODE")],
+    kind: Annotated[str, typer.Argument(help="transform, code, tool, llm or agent.", metavar="KIND")],
+    ref: Annotated[str, typer.Option("--ref", help="The LLM, MCPServer or Agent that the block names.")] = "",
+    tool: Annotated[str, typer.Option("--tool", help="The tool, for kind tool.")] = "",
+    graph: Annotated[str, typer.Option("--graph", help="The TaskGraph, where the file holds several.")] = "",
+    dry_run: Annotated[bool, typer.Option("--diff", help="Show the change as a diff; write nothing.")] = False,
+) -> None:
+    """Give a node another kind: its block is replaced by a start for the new one, its contract stays as it is.
+
+    Nothing is written where more than the block would change, or where the graph would not compile.
+    """
+    with exits():
+        from decurion_cli.set_kind import KINDS
+        from decurion_cli.set_kind import set_kind as changed_by
+
+        if kind not in KINDS:
+            raise InputError(f"{kind} is no kind that a node can move to; write {', '.join(KINDS)}")
+        changed = changed_by(file, node, kind, graph=graph, ref=ref, tool=tool)
+        if not dry_run:
+            changed.file.write_bytes(changed.after.encode())
+    before, after = (text.splitlines(keepends=True) for text in (changed.before, changed.after))
+    name = str(changed.file)
+    typer.echo("".join(difflib.unified_diff(before, after, name, name, n=1)), nl=False)
+
+
 def try_node(
     file: Path,
     node: str,

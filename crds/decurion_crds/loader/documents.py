@@ -73,6 +73,13 @@ class Document:
         """File, line and column of `place` in the hoisted form, as `position`."""
         return self.file, *self.position(self.hoisted.written(place), offset)
 
+    def span(self, place: Place) -> Spot:
+        """Where the key (of a place that ends with `KEY`) or value at `place` of the hoisted form begins and ends.
+
+        Raises `KeyError` where nothing was written.
+        """
+        return self._spots[self.hoisted.written(place)]
+
     @cached_property
     def hoisted(self) -> Hoisted:
         """The resource as a cluster takes it: with a template for each body in place."""

@@ -1,0 +1,184 @@
+"""Another kind for a node: its block is replaced in the file, and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from decurion_cli.checking import every_finding
+from decurion_cli.manifests import Manifests, compiled
+from decurion_crds.compiled import Node
+from decurion_crds.difference import differences
+from decurion_crds.errors import InputError
+from decurion_crds.findings import CompileFailed
+from decurion_crds.loader import KEY, Document
+from decurion_crds.v1alpha1 import BLOCKS, TaskGraph
+from decurion_crds.v1alpha1 import Node as Written
+from decurion_worker.rehearsal import find
+
+KINDS = tuple(kind for kind in ("transform", "code", "tool", "llm", "agent") if kind in BLOCKS)
+"""The kinds that a node may move along, from deterministic to agentic."""
+_NEUTRAL = {"string": "''", "integer": "0", "number": "0.0", "boolean": "False", "array": "[]", "object": "{}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A file before and after."""
+
+    file: Path
+    before: str
+    after: str
+
+
+def set_kind(path: Path, node: str, kind: str, *, graph: str = "", ref: str = "", tool: str = "") -> Changed:
+    """The file with another block for a node; nothing is written.
+
+    The new block is a start to be filled in: it gives neutral values, or asks for the output's fields. `ref` is the
+    model, agent or server that it names, `tool` the tool of a server. Raises `InputError`, `CompileFailed`; also when
+    anything but the block would change.
+    """
+    manifests, before = compiled([path], graph, use_run=False)
+    _, old = find(before, node)
+    document, model = manifests.graphs[graph or before.name]
+    place, written = _written(document, model, node)
+    if old.kind not in KINDS or kind == old.kind:
+        what = f"it is {kind} already" if kind == old.kind else f"it is {old.kind}, which has a structure of its own"
+        raise InputError(f"{node}: {what}; choose a node of kind {', '.join(KINDS)}, and another kind for it")
+    if written.output is None and {kind, old.kind} - {"llm", "agent"}:
+        shown = json.dumps(old.output, ensure_ascii=False)
+        raise InputError(f"{node}: its output is not declared, so another kind may change it; write output: {shown}")
+    block = _block(kind, old, written, ref or _only(manifests, kind), tool)
+    file = Path(document.file)
+    text = file.read_bytes().decode()
+    changed = Changed(file, text, _replaced(text, document, (*place, old.kind), kind, block))
+    _verify(manifests, path, changed, node, graph)
+    return changed
+
+
+def _written(document: Document, model: TaskGraph, path: str) -> tuple[tuple[str | int, ...], Written]:
+    """Where a node stands in the resource, and what is written there."""
+    *above, name = path.split(".")
+    place: tuple[str | int, ...] = ("spec",)
+    nodes: Sequence[Written] = model.spec.nodes
+    for step in above:
+        by_name = {one.name: one for one in nodes}
+        block = (by_name[step].map or by_name[step].graph) if step in by_name else None
+        template = block.template if block is not None else step
+        names = [one.name for one in model.spec.templates]
+        if template not in names:
+            raise InputError(f"{path}: the template is not in this file; name the file that has it")
+        place = ("spec", "templates", names.index(template or ""))
+        nodes = model.spec.templates[names.index(template or "")].nodes
+    index = [one.name for one in nodes].index(name)
+    return (*place, "nodes", index), nodes[index]
+
+
+def _only(manifests: Manifests, kind: str) -> str:
+    """The one resource that a block of this kind may name; NAME where there is none, or several."""
+    due = {"llm": "LLM", "tool": "MCPServer", "agent": "Agent"}.get(kind)
+    names = [document.name for document in manifests.loaded.documents if document.kind == due]
+    return names[0] if len(names) == 1 else "NAME"
+
+
+def _block(kind: str, node: Node, written: Written, ref: str, tool: str) -> Any:
+    fields: Mapping[str, Any] = node.output.get("properties", {})
+    names = list(node.with_)
+    if kind == "transform":
+        if not fields:
+            return {"$value": _neutral(node.output)}
+        return {name: _neutral(schema) for name, schema in fields.items()}
+    if kind == "code":
+        members = ", ".join(f'"{name}": {_neutral(schema)}' for name, schema in fields.items())
+        return f"{{{members}}}" if fields else _neutral(node.output)
+    if kind == "tool":
+        return {"server": ref, "name": tool or "NAME", "arguments": {name: f"{{{{ {name} }}}}" for name in names}}
+    prompt = written.llm.prompt if written.llm is not None else None
+    agent = getattr(written, "agent", None)
+    prompt = prompt or (agent.prompt if agent is not None else None)
+    given = "\n".join(f"{name}: {{{{ {name} }}}}" for name in names)
+    return {"ref": ref, "prompt": prompt or f"Give {', '.join(fields) or 'the answer'}.\n{given}".strip()}
+
+
+def _neutral(schema: Mapping[str, Any]) -> str:
+    """An expression for some value of a type."""
+    members = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    if members:
+        return repr(members[0])
+    kinds = schema.get("type")
+    kind = kinds[0] if isinstance(kinds, list) and kinds else kinds
+    if kind == "object" and schema.get("required"):
+        properties = schema.get("properties", {})
+        return "{" + ", ".join(f"'{name}': {_neutral(properties.get(name, {}))}" for name in schema["required"]) + "}"
+    return _NEUTRAL.get(str(kind), "None")
+
+
+def _replaced(text: str, document: Document, place: tuple[str | int, ...], kind: str, block: Any) -> str:
+    """The text with the member at `place` replaced by one of another name and value."""
+    start, end, indent = _member(text, document, place)
+    lines = _flow(kind, block) if indent is None else _lines(kind, block, indent)
+    ending = "\r\n" if "\r\n" in text else "\n"
+    return text[:start] + lines.replace("\n", ending) + text[end:]
+
+
+def _member(text: str, document: Document, place: tuple[str | int, ...]) -> tuple[int, int, int | None]:
+    """Where a member of an object begins and ends in the text, and its indent where it stands on lines of its own."""
+    key, value = document.span((*place, KEY)), document.span(place)
+    starts = [0]
+    for line in text.split("\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    shift = 1 if text.startswith("\ufeff") else 0
+    start = starts[key.line - 1] + key.column - 1 + (shift if key.line == 1 else 0)
+    before = text[starts[key.line - 1] : start].lstrip("\ufeff")
+    if before.strip(" -"):
+        return start, starts[value.end_line - 1] + value.end_column - 1, None
+    lines = text.split("\n")
+    last = number = key.line
+    while number < len(lines):
+        line = lines[number].rstrip("\r")
+        if line.strip() and len(line) - len(line.lstrip(" ")) < key.column:
+            break
+        number += 1
+        if line.strip():
+            last = number
+    return start, min(starts[last], len(text)), key.column - 1
+
+
+def _flow(kind: str, block: Any) -> str:
+    return f"{kind}: {json.dumps(block, ensure_ascii=False)}"
+
+
+def _lines(kind: str, block: Any, indent: int) -> str:
+    """A member in block form; the first line stands where the old one began."""
+    inner = " " * (indent + 2)
+    if isinstance(block, str):
+        return f"{kind}: |\n" + "".join(f"{inner}{line}\n" for line in block.splitlines())
+    found = f"{kind}:\n"
+    for name, value in block.items():
+        if isinstance(value, str) and "\n" in value:
+            found += f"{inner}{name}: |-\n" + "".join(f"{inner}  {line}\n" for line in value.splitlines())
+        else:
+            found += f"{inner}{name}: {json.dumps(value, ensure_ascii=False)}\n"
+    return found
+
+
+def _verify(manifests: Manifests, path: Path, changed: Changed, node: str, graph: str) -> None:
+    """Raises when the changed file does not compile, or is another graph in anything but the block of the node."""
+    from decurion_cli.checking import compiled_texts
+
+    texts = {Path(d.file): Path(d.file).read_bytes().decode() for d in manifests.loaded.documents}
+    texts[changed.file] = changed.after
+    errors = [finding for finding in every_finding(texts) if finding.severity == "error"]
+    if errors:
+        raise CompileFailed(errors)
+    _, before = compiled([path], graph, use_run=False)
+    after = compiled_texts(texts)[graph or before.name]
+    others = [one for one in differences(before, after) if one.parts != ("block",)]
+    if others:
+        told = ", ".join(f"{one.what} {one.name}" for one in others)
+        raise InputError(f"{node}: more than its block would change ({told}); declare its output, and try again")
+
+
+__all__ = ["KINDS", "Changed", "set_kind"]
