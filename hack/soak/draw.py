@@ -116,6 +116,7 @@ class Writer:
     def node(self, name: str, before: list[Made], *, depth: int, free: bool) -> tuple[Made, bool]:
         """A node; whether it may fail its scope. `free`: it is allowed to."""
         kinds = ["code", *(["graph", "map", "map", "map", "loop"] if depth else ["code", "transform"])]
+        kinds += ["approval"] if self.chance(6) else []
         kind = self.pick(kinds)
         given = " + ".join(["input.k", *(n.reads for n in before if self.chance(3))])
         lines: list[str] = []
@@ -143,6 +144,13 @@ class Writer:
                 block += ", score: output.v % 11, keep: best" if self.chance(3) else ""
                 lines += [f'with: {{k: "({given}) % 7"}}', f"loop: {{{block}}}"]
                 instead = '{v: "-1", pad: "\'\'", iterations: "0"}'
+            case "approval":
+                # Nobody answers: each is decided when its time is over.
+                fallible, decided = False, self.pick(["approve", "reject"])
+                block = f"message: 'Go on?', timeoutSeconds: {self.pick([1, 60])}, onTimeout: {decided}"
+                lines.append(f"approval: {{{block}, onReject: continue}}")
+                read = f"((1 if nodes.{name}.output.approved else 2) if nodes.{name}.output else 0)"
+                instead = '{approved: "False"}'
             case "graph":
                 template = self.pick(below)
                 fallible = template.fallible
@@ -174,6 +182,6 @@ class Writer:
         if (fallible and rule == "otherwise") or (rule == "otherwise" and self.chance(2)):
             lines.append(f"otherwise: {instead}")
         if self.chance(2):
-            value = "output.v" if kind != "map" else "output.total"
+            value = {"map": "output.total", "approval": "int(output.approved)"}.get(kind, "output.v")
             lines.append(f'writes: {{acc: "[{value}]"}}')
         return Made(name, read, lines), fallible and rule == "fail"

@@ -4,10 +4,12 @@ Time is virtual and expressions are run by this Python (`plain_python`), so that
 work and no waiting; driver, runners, engine, records and log are the real ones over a store in memory.
 
 Of each seed is checked: the run ends, and every node of it has ended; the verifier finds nothing; each path is
-committed once; a log that is cut at a random record (with `sweep`, at each) is finished by other runners, more or
-fewer, to the same output and state; nothing unordered wrote one channel. Of a run that fails the state is not compared,
-but why it failed: which other results were committed before depends on time. One seed in eight is also cancelled after
-a random record.
+committed once; a log that is cut at a random record (with `sweep`, at each), and one that lacks only its end, is
+finished by other runners, more or fewer, to the same output and state; nothing unordered wrote one channel.
+
+Of a run that fails the state is not compared, but why it failed: which other results were committed before depends on
+time. Where time decided something, as for an approval that nobody gave, only the log that lacks its end is held to the
+same state. One seed in eight is also cancelled after a random record.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from draw import Writer
@@ -40,6 +43,8 @@ HEAD = "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\
 PATIENCE = 3600.0
 """Virtual seconds in which a run has to end."""
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
+TIMED = frozenset({"timer_fired"})
+"""Records of what time decided."""
 ENDED = frozenset({"Succeeded", "Failed", "Skipped"})
 _stores = itertools.count()
 
@@ -99,9 +104,13 @@ async def _checked(graph: CompiledGraph, chance: random.Random, *, sweep: bool, 
     whole = await _whole(graph, given, chance, runners=1, branches=64)
     _check_log(graph, whole)
     body = whole.body
-    cuts = range(len(body) + 1) if sweep else [chance.randint(0, len(body))]
+    cuts = range(len(body) + 1) if sweep else [chance.randint(0, len(body)), len(body)]
+    timed = any(record.type in TIMED for record in body)
     for cut in cuts:
-        await _resumed(whole, cut, chance, runners=chance.choice([1, 2, 3]), branches=chance.choice([1, 2, 5, 64]))
+        same = cut == len(body) or not timed
+        await _resumed(
+            whole, cut, chance, same=same, runners=chance.choice([1, 2, 3]), branches=chance.choice([1, 2, 5, 64])
+        )
     if cancel:
         await _cancelled(graph, given, after=chance.randint(1, len(body)), chance=chance)
     return len(whole.log)
@@ -135,8 +144,8 @@ async def _whole(
     return Whole(session, log, blobs)
 
 
-async def _resumed(whole: Whole, cut: int, chance: random.Random, *, runners: int, branches: int) -> None:
-    """A log that ends after `cut` records, finished by others."""
+async def _resumed(whole: Whole, cut: int, chance: random.Random, *, same: bool, runners: int, branches: int) -> None:
+    """A log that ends after `cut` records, finished by others; `same`: to what the whole run came to."""
     store = open_store(f"memory://soak-{next(_stores)}")
     for key, data in whole.blobs.items():
         await store.put_new(key, data)
@@ -150,9 +159,10 @@ async def _resumed(whole: Whole, cut: int, chance: random.Random, *, runners: in
     blobs = dict(whole.blobs)
     where = f"cut after {cut} records, {f'at {kept[-1].type} {kept[-1].path}' if kept else 'at genesis'}"
     found = Whole(session, log, blobs)
-    if found.outcome != whole.outcome:
+    if same and found.outcome != whole.outcome:
         raise Violated(f"{where}: {found.outcome} where the whole run has {whole.outcome}")
     await _check_verified(store, where)
+    _check_terminal(session, where)
     _check_once(log, where)
 
 
@@ -161,7 +171,8 @@ class _Pool:
 
     def __init__(self, store: Any, chance: random.Random, *, runners: int, branches: int) -> None:
         uri = "memory://soak"
-        self.driver = Driver("driver-0", store=store, ledger_uri=uri, sources=Sources(open_store, files=False))
+        sources = Sources(open_store, files=False)
+        self.driver = Driver("driver-0", store=store, ledger_uri=uri, sources=sources, now=_now)
         settings = RunnerSettings(branches=branches, processes=1)
         evaluator = PlainPython(jitter=chance)
         self.executor = LocalExecutor(settings, evaluator=lambda _: evaluator)
@@ -180,6 +191,11 @@ class _Pool:
 
 def _request(**more: Any) -> OpenRequest:
     return OpenRequest(run="run", name="g", scheduled_at="2026-01-01T00:00:00+00:00", **more)
+
+
+def _now() -> datetime:
+    """The wall clock, on which the time-outs of a run are due, goes with the loop's."""
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=asyncio.get_running_loop().time())
 
 
 async def _ended(driver: Driver, **more: Any) -> RunSession:
