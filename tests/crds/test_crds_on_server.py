@@ -395,8 +395,13 @@ def test_control_fields_of_a_run_stay_free_and_cancel_is_for_good(here: Namespac
         here.patch("TaskGraphRun", "first", spec={"cancel": None})
     with refused("cancel cannot be taken back"):
         here.replace(VALID["run"])
+    with refused("cancel cannot be taken back"):
+        here.patch("TaskGraphRun", "first", spec={"cancel": "CancelAndFinally"})
     here.patch("TaskGraphRun", "first", spec={"priority": 1})
     assert here.get("TaskGraphRun", "first")["spec"]["cancel"] == "Cancel"
+    here.patch("TaskGraphRun", "first", spec={"cancel": "Stop"})
+    with refused("cancel cannot be taken back"):
+        here.patch("TaskGraphRun", "first", spec={"cancel": "Cancel"})
 
 
 def test_a_graph_handed_from_one_manager_to_another_is_the_second_file(here: Namespace) -> None:
