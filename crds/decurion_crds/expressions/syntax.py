@@ -32,6 +32,8 @@ from decurion_crds.values import MAX_INTEGER
 
 MAX_DEPTH = 100
 """Levels of nesting of a syntax tree that are accepted."""
+REMEMBERED = 4096
+"""Parsed expressions that are kept, each of a few KB."""
 
 _ALLOWED = (
     ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Call, ast.Attribute, ast.Subscript, ast.Slice,
@@ -90,14 +92,20 @@ class Parsed:
 def parse_expression(src: str, names: Collection[str]) -> Parsed:
     """Parses one expression over `names`, which go before builtins of the same name.
 
-    Raises `ExpressionRefused` with every problem of the text: what does not parse (EXPR-SYNTAX), what the language does
-    not have (EXPR-SYNTAX), and names that are not visible (EXPR-NAME).
+    The same text over the same names is parsed once, of the last `REMEMBERED` ones: graphs are compiled again whenever
+    something beside them changes. Raises `ExpressionRefused` with every problem of the text: what does not parse
+    (EXPR-SYNTAX), what the language does not have (EXPR-SYNTAX), and names that are not visible (EXPR-NAME).
     """
+    return _parsed(src, frozenset(names))
+
+
+@functools.lru_cache(REMEMBERED)
+def _parsed(src: str, names: frozenset[str]) -> Parsed:
     tree = _tree(src)
     if depth([tree], MAX_DEPTH) > MAX_DEPTH:
         message = f"the expression is nested deeper than {MAX_DEPTH} levels; use a code node"
         raise ExpressionRefused([Problem("EXPR-SYNTAX", message)])
-    reader = _Reader(src, frozenset(names))
+    reader = _Reader(src, names)
     reader.check(tree)
     refused = refused_format(ast.walk(tree)) if "{" in src else None
     if refused is not None:
