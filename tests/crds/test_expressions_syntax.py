@@ -101,7 +101,7 @@ def test_bare_paths_are_found(src: str, path: tuple[str, ...] | None) -> None:
         ("y = 3", "EXPR-SYNTAX", 1, 3),
         ("import os", "EXPR-SYNTAX", 1, 1),
         ("(y := 3)", "EXPR-SYNTAX", 1, 2),
-        ("a && b", "EXPR-SYNTAX", 1, 4),
+        ("a && b", "EXPR-SYNTAX", 1, 3),
         ("x.__class__", "EXPR-SYNTAX", 1, 1),
         ("x.__len__()", "EXPR-SYNTAX", 1, 1),
         ("__import__('os')", "EXPR-NAME", 1, 1),

@@ -56,6 +56,8 @@ _FOREIGN = (
     ("?", "write `a if condition else b` for condition ? a : b"),
     ("!", "write `not` for !"),
 )
+_LOGIC = {"&&": "and", "||": "or", "AND": "and", "OR": "or", "NOT": "not"}
+_LOGICAL = re.compile(r"&&|\|\||\b(?:AND|OR|NOT)\b")
 _FIELD = re.compile(r"\.\s*([a-z]+)\b")
 _FOREIGN_NAMES = {"true": "True", "false": "False", "null": "None", "undefined": "None", "nil": "None"}
 
@@ -183,6 +185,7 @@ def _syntax_problem(text: str, error: Exception, shift: int) -> Problem:
         # An end of text that comes too early has no offset.
         column = max(1, (error.offset or len(text) + shift + 1) - (shift if line == 1 else 0))
     message = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
+    fix = None
     try:
         ast.parse(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -190,9 +193,18 @@ def _syntax_problem(text: str, error: Exception, shift: int) -> Problem:
         word = next((match[1] for match in _FIELD.finditer(text) if keyword.iskeyword(match[1])), None)
         if word is not None:
             hint = f'{word} is a word of Python; read that field as ["{word}"]'
+        elif (logical := _LOGICAL.search(text)) is not None and not re.search("[\"']", text[: logical.start()]):
+            found, instead = logical[0], _LOGIC[logical[0]]
+            hint = f"write `{instead}` for {found}"
+            line, column = (
+                text.count("\n", 0, logical.start()) + 1,
+                logical.start() - text.rfind("\n", 0, logical.start()),
+            )
+            spaced = text[: logical.start()][-1:].isspace() and text[logical.end() :][:1].isspace()
+            fix = Fix(found, instead if spaced or found.isalpha() else f" {instead} ")
     else:
         message, hint = "a statement stands where an expression is due", "write a value, or use a code node"
-    return Problem("EXPR-SYNTAX", f"{message}; {hint}" if hint else message, line, column)
+    return Problem("EXPR-SYNTAX", f"{message}; {hint}" if hint else message, line, column, fix)
 
 
 def _is_field(node: ast.expr) -> bool:

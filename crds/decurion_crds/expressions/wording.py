@@ -280,8 +280,28 @@ def _field_type(name: str, declared: str, shown: str, diagnostic: Diagnostic, co
         return _IGNORED
     if is_nullable(found) and mismatch(without_null(found), due) is None:
         return _guard(context.source.source_map.segment(_node(diagnostic, context)))
-    message = f'the field "{name}" is {_a(words(due))}, and this is {_a(in_words(shown, context.types))}; convert it'
+    message = f'the field "{name}" is {_a(words(due))}, and this is {_a(in_words(shown, context.types))}'
+    message += f"; {conversion(due)}"
     return context.mismatch_code, message, None
+
+
+_CONVERSIONS = {
+    "string": "write str(…) around it",
+    "integer": "write int(…) around it, or round(…)",
+    "number": "write float(…) around it",
+    "boolean": "write a comparison, such as … == …",
+    "array": "write a list, such as […]",
+    "object": "write an object with its fields",
+    "null": "write None",
+}
+
+
+def conversion(due: Schema) -> str:
+    """What to write where a value of another type stands."""
+    kinds = [branch.get("type") for branch in branches(without_null(due) if is_nullable(due) else due)]
+    if any("enum" in branch for branch in branches(due)):
+        return f"write {words(due)}"
+    return _CONVERSIONS.get(str(kinds[0]), "write a value of that type") if len(kinds) == 1 else "write one of these"
 
 
 def _returned(diagnostic: Diagnostic, context: Context) -> _Said | None:
