@@ -11,6 +11,7 @@ import pytest
 from decurion_crds.v1alpha1 import (
     BLOCKS,
     KINDS,
+    ApprovalBlock,
     GraphBlock,
     MapBlock,
     Model,
@@ -18,6 +19,7 @@ from decurion_crds.v1alpha1 import (
     TaskGraphRunSpec,
     TaskGraphSpec,
 )
+from decurion_crds.v1alpha1.taskgraph import LoopBlock
 from pages import ROOT
 from reference import FOLDER, main, pages
 
@@ -26,6 +28,8 @@ WORKS: dict[str, type[Model]] = {
     "": Node,
     "map.": MapBlock,
     "graph.": GraphBlock,
+    "loop.": LoopBlock,
+    "approval.": ApprovalBlock,
     "spec.": TaskGraphSpec,
     "run.": TaskGraphRunSpec,
 }
