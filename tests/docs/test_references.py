@@ -79,7 +79,7 @@ def test_every_command_exists_with_its_options(page: Path) -> None:
             command: Any = typer.main.get_command(app)
             path = "decurion"
             for word in words:
-                if hasattr(command, "commands") and re.fullmatch(r"[a-z]+(\|[a-z]+)*", word):
+                if hasattr(command, "commands") and re.fullmatch(r"[a-z][a-z-]*(\|[a-z][a-z-]*)*", word):
                     names = word.split("|")
                     assert all(name in command.commands for name in names), f"{page.name}: `{path} {word}`: no such"
                     command, path = command.commands[names[0]], f"{path} {word}"
