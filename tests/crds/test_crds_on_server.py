@@ -154,6 +154,17 @@ VALID = {
             ],
         },
     ),
+    "agent": resource(
+        "Agent",
+        "clerk",
+        {
+            "model": "scripted",
+            "instructions": "Look before you answer.",
+            "tools": [{"server": "desk", "as": "crm", "allow": ["find"]}],
+            "output": {"answer": {"type": "string"}},
+            "limits": {"steps": 10},
+        },
+    ),
     "graph": resource("TaskGraph", "earnings", GRAPH),
     "run": resource("TaskGraphRun", "first", RUN),
     "run from a file": resource(
@@ -305,11 +316,24 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         changed(VALID["server"], "headers.0.value", "x"),
         "exactly one of value, valueFrom",
     ),
+    "an agent by name with tools of its own": (
+        changed(
+            VALID["graph"], "nodes.0", {"name": "a", "agent": {"ref": "a", "prompt": "p", "tools": [{"server": "s"}]}}
+        ),
+        "instructions and tools are those of the Agent that ref names",
+    ),
+    "an agent without a model": (
+        changed(VALID["graph"], "nodes.0", {"name": "a", "agent": {"prompt": "p"}}),
+        "exactly one of ref, model",
+    ),
     "a tool twice": (changed(VALID["server"], "tools.1.name", "find"), "spec.tools[1]: Duplicate value"),
     "duplicate node": (changed(VALID["graph"], "nodes.1.name", "extract"), "spec.nodes[1]: Duplicate value"),
     "duplicate channel": (changed(VALID["graph"], "state", [{"name": "c", "schema": {}}] * 2), "Duplicate value"),
     "unknown field": (changed(VALID["graph"], "nodes.2.aftr", ["lines"]), 'unknown field "spec.nodes[2].aftr"'),
-    "kind of node for later": (changed(VALID["graph"], "nodes.2.agent", {}), 'unknown field "spec.nodes[2].agent"'),
+    "field of a node for later": (
+        changed(VALID["graph"], "nodes.2.sensitive", True),
+        'unknown field "spec.nodes[2].sensitive"',
+    ),
     "name of a node": (changed(VALID["graph"], "nodes.2.name", "read-doc"), "spec.nodes[2].name"),
     "expression that is a map": (changed(VALID["graph"], "nodes.2.when", {"a": "b"}), "spec.nodes[2].when"),
     "expression that is a boolean": (changed(VALID["graph"], "nodes.2.when", True), "spec.nodes[2].when"),

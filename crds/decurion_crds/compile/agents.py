@@ -88,11 +88,15 @@ def resolve_agent(
     tools: dict[str, Tool] = {}
     for i, given in enumerate(spec.tools):
         place = spot.below("ref") if block.ref is not None else spot.below("tools").at(i)
-        server = servers.get(given.server)
+        ref = given.server or ""
+        server = servers.get(ref)
         if not isinstance(server, MCPServer):
             continue
-        for name in given.allow if given.allow is not None else [tool.name for tool in server.spec.tools]:
-            tool = find_tool(given.server, server, name, place, report)
+        names = given.allow if given.allow is not None else [tool.name for tool in server.spec.tools]
+        for j, name in enumerate(names):
+            written = block.ref is None and given.allow is not None
+            at = place.below("allow").at(j) if written else place
+            tool = find_tool(ref, server, name, at, report, written=written)
             if tool is not None:
                 _add(tools, tool, given.as_, place, report)
     limits = block.limits or spec.limits
@@ -117,7 +121,7 @@ def _refs(block: AgentBlock, spec: AgentSpec | None, spot: Spot) -> Iterator[tup
     yield "LLM", spec.model, spot.below("ref" if block.ref is not None else "model")
     for i, tool in enumerate(spec.tools):
         place = spot.below("ref") if block.ref is not None else spot.below("tools").at(i).below("server")
-        yield "MCPServer", tool.server, place
+        yield "MCPServer", tool.server or "", place
 
 
 def given_output(ref: str, spec: AgentSpec | None, spot: Spot, report: Report) -> Schema | None:

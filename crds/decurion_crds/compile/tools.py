@@ -128,14 +128,18 @@ class ToolDraft:
         )
 
 
-def find_tool(ref: str, server: MCPServer, name: str, spot: Spot, report: Report) -> Tool | None:
-    """The tool `name` of `server`; that it has none, or that its schemas are none, is in the report."""
+def find_tool(
+    ref: str, server: MCPServer, name: str, spot: Spot, report: Report, *, written: bool = True
+) -> Tool | None:
+    """The tool `name` of `server`, a name that is `written` at `spot`; that it has none, or that its schemas are
+    none, is in the report.
+    """
     known = [tool.name for tool in server.spec.tools]
     found = next((tool for tool in server.spec.tools if tool.name == name), None)
     if found is None:
         meant = did_you_mean(name, known)
         hint = f'did you mean "{meant}"?' if meant else f"its tools are {listed(known)}"
-        fix = Fix(name, meant) if meant else None
+        fix = Fix(name, meant) if meant and written else None
         report.add("REF-MISSING", spot, f'the MCPServer {ref} lists no tool "{name}"; {hint}', fix=fix)
         return None
     return tool_of(ref, server, found, spot, report)

@@ -12,6 +12,7 @@ from decurion_crds.v1alpha1.base import (
     Model,
     Resource,
     ResourceName,
+    Rule,
     Schema,
     Text,
     atomic,
@@ -25,7 +26,7 @@ TOOL_ALIAS = r"^[a-zA-Z0-9_-]{1,32}$"
 class AgentTool(Model):
     """Tools that an agent may call."""
 
-    server: ResourceName = Field(description="Name of the MCPServer whose tools these are.")
+    server: ResourceName | None = Field(None, description="Name of the MCPServer whose tools these are; required.")
     as_: str | None = Field(
         None,
         pattern=TOOL_ALIAS,
@@ -36,6 +37,14 @@ class AgentTool(Model):
         None, description="Names of the tools; absent, all that the MCPServer lists."
     )
 
+    rules = (
+        Rule(
+            cel="has(self.server)",
+            message="server is missing; name the MCPServer whose tools the agent may call",
+            check=lambda tool: tool.server is not None,
+            code="FIELD-MISSING",
+        ),
+    )
     later: ClassVar[Mapping[str, str]] = {
         "graph": "run the graph by a graph node before the agent, and hand its output on by with",
         "agent": "write the other agent as a node of its own",
