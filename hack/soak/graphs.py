@@ -45,7 +45,7 @@ PATIENCE = 3600.0
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
 TIMED = frozenset({"timer_fired"})
 """Records of what time decided."""
-ENDED = frozenset({"Succeeded", "Failed", "Skipped"})
+ENDED = frozenset({"Succeeded", "Failed", "Skipped", "Cancelled", "NotRun"})
 _stores = itertools.count()
 
 
