@@ -149,6 +149,29 @@ async def test_a_graph_waits_for_its_tool_server_and_that_for_its_secret(cluster
         assert "planted-11f0" not in json.dumps(pool.bundles)
 
 
+async def test_a_graph_waits_for_its_agent_and_what_that_names(cluster: Any, operate: Any, until: Any) -> None:
+    asker = {
+        "nodes": [{"name": "ask", "agent": {"ref": "clerk", "prompt": "Go"}}],
+        "output": {"x": "nodes.ask.output.text"},
+    }
+    server = {"url": "http://127.0.0.1:9/mcp", "tools": [{"name": "look"}]}
+    async with operate():
+        await cluster.create("TaskGraph", "asker", asker)
+        status = await cluster.until_status("TaskGraph", "asker", Ready="False", ReferencesResolved="False")
+        assert 'there is no Agent "clerk"' in message(status, "Ready")
+        await cluster.create("Agent", "clerk", {"model": "fast", "tools": [{"server": "desk"}]})
+        await cluster.until_status("Agent", "clerk", Ready="True")
+        await cluster.create("LLM", "fast", LLM_SPEC)
+        await cluster.create("MCPServer", "desk", server)
+        first = await cluster.until_status("TaskGraph", "asker", Ready="True")
+        await cluster.patch("MCPServer", "desk", {"spec": {"tools": [{"name": "look", "description": "Look."}]}})
+
+        async def planned_again() -> bool:
+            return bool((await cluster.status("TaskGraph", "asker"))["digest"] != first["digest"])
+
+        await until(planned_again, what="the closure with the changed tool")
+
+
 async def test_a_changed_llm_makes_another_closure_and_a_deleted_one_is_missed(
     cluster: Any, operate: Any, until: Any
 ) -> None:

@@ -202,3 +202,47 @@ spec:
     assert agent.steps == 4
     session = await ended(found, given={})
     assert session.engine.output == {"found": ["ships 0"]}
+
+
+async def test_agents_inside_a_map_and_a_loop_go_on_where_they_were_cut(server: ToolServer) -> None:
+    text = """  nodes:
+    - name: each
+      map: {items: "['ships', 'boats']", as: what, template: one}
+    - name: again
+      loop: {template: round, maxIterations: 2, onExhausted: succeed}
+  output: {found: nodes.each.output.items, rounds: nodes.again.output.iterations}
+  templates:
+    - name: one
+      input: {what: {type: string}}
+      nodes:
+        - name: find
+          with: {what: input.what}
+          agent: {model: scripted, tools: [{server: tools}], prompt: "Find {{ what }}"}
+          output: {titles: {type: array, items: {type: string}}}
+      output: {titles: nodes.find.output.titles}
+    - name: round
+      nodes:
+        - name: find
+          agent: {model: scripted, tools: [{server: tools}], prompt: Find ships}
+          output: {titles: {type: array, items: {type: string}}}
+      output: {titles: nodes.find.output.titles}
+"""
+    script = FINDS.replace("Find ships", "Find").replace("noted found", "noted")
+    found = compiled(text + MODEL.lstrip("\n") + script + resource(server.url))
+    store = new_store()
+    whole = await ended(found, store=store, given={})
+    assert whole.engine.output == {"found": [{"titles": ["ships 0"]}] * 2, "rounds": 2}
+    log = await read(store)
+    kinds = [(r.type, r.path) for r in body(log)]
+    for records in range(0, len(kinds) + 1, 2):
+        before = kinds[:records]
+        settled = [p for t, p in before if t == "effect_settled"]
+        if {p for t, p in before if t == "effect_intended"} - set(settled):
+            continue
+        server.calls.clear()
+        again = await cut(log, records)
+        async for blob in store.list("blobs/"):
+            await again.put_new(blob.key, await store.get(blob.key))
+        session = await ended(None, store=again)
+        assert session.facts.state_hash == whole.facts.state_hash
+        assert sum(server.calls.values()) == 12 - len(settled)

@@ -48,7 +48,7 @@ class Notes:
 
 
 def _holders(node: str) -> Iterator[str]:
-    """`node`, and each path that holds it: `/a[00001]/b`, `/a[00001]`, `/a`."""
+    """`node`, and each path that holds it: `/a[00001]/b`, `/a[00001]`, `/a`; `/c@002/d`, `/c@002`, `/c`."""
     yield node
     for i in range(len(node) - 1, 0, -1):
         if node[i] in "/[@":
