@@ -18,7 +18,7 @@ from decurion_crds.v1alpha1 import KINDS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-SMALL = ["chat", "fields", "modules", "nightly", "research", "review"]
+SMALL = ["chat", "fields", "modules", "nightly", "refine", "research", "review", "router"]
 MOST_LINES = 60
 MOST_COLUMNS = 120
 
@@ -160,3 +160,16 @@ def test_200_fields_are_found_by_label_or_chosen_by_the_model(tmp_path: Path) ->
     assert apple["total assets"] == {"field": "total assets", "by": "label", "value": 335038}
     assert apple["accounts payable"] == {"field": "accounts payable", "by": "model", "value": 46699}
     assert "accounts payable" not in adobe or adobe["accounts payable"]["by"] == "label"
+
+
+@pytest.mark.parametrize(
+    ("task", "mark", "rounds"), [("a notice for the lift", 9, 3), ("a notice for the stairs", 3, 4)]
+)
+def test_a_text_is_revised_until_it_is_good_or_the_best_of_all_rounds(
+    tmp_path: Path, task: str, mark: int, rounds: int
+) -> None:
+    found = output("refine", "--input", json.dumps({"task": task}), folder=tmp_path)
+    assert (found["mark"], found["rounds"]) == (mark, rounds)
+    assert found["text"] == (
+        "Stairs." if mark < 9 else "The lift has been out of order since Monday and will run again on Friday."
+    )
