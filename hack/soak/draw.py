@@ -57,10 +57,29 @@ class Writer:
             for _ in range(self.number(1, 2)):
                 self.templates.append(self.template(f"t{len(self.templates)}", depth))
         root = self.body("", depth=self.deepest, fails=may_fail)[0]
+        root += self.final() if self.chance(3) else ""
         used = self.used(root)
         templates = [template.text for template in self.templates if template.name in used]
         head = ["  templates:\n"] if templates else []
         return "".join(["  input: {k: {type: integer}}\n", root, *head, *templates])
+
+    def final(self) -> str:
+        """Nodes that run when the others have ended, one that may fail among them."""
+        odd = "raise ValueError('no')" if self.chance(4) else "pass"
+        lines = [
+            "  finally:",
+            "    - name: f0",
+            '      with: {how: run.outcome, seen: "nodes.n0.output is None"}',
+            "      code: |",
+            "        if how == 'Failed' and not seen:",
+            f"            {odd}",
+            '        {"v": len(how)}',
+            "      output: {v: {type: integer}}",
+            "    - name: f1",
+            '      with: {a: "nodes.f0.output.v if nodes.f0.output else 0"}',
+            '      transform: {v: "a + 1"}',
+        ]
+        return "".join(f"{line}\n" for line in lines)
 
     def used(self, text: str) -> set[str]:
         found = {t.name for t in self.templates if f"template: {t.name}" in text}

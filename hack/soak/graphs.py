@@ -123,7 +123,7 @@ async def _cancelled(graph: CompiledGraph, given: dict[str, Any], *, after: int,
         session = await driver.open_run(_request(graph=graph, input=given))
         while session.facts.committed <= after and not session.ended.is_set():
             await asyncio.sleep(0.001)
-        session.cancel("Cancel")
+        session.cancel(chance.choice(["Cancel", "CancelAndFinally", "Stop"]))
         await _end_of(session)
     phase, where = session.projection()["phase"], f"cancelled after {after} records"
     if phase not in TERMINAL:
