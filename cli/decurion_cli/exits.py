@@ -1,7 +1,8 @@
 """Exit codes, and how an error becomes one.
 
 0: done. 1: the run failed, or what was compared differs. 2: the input is wrong. 3: something around is (store, secret,
-network); the message ends with the line that goes on from here, where there is one. 130: interrupted from the keyboard.
+network); the message ends with the line that goes on from here, where there is one. 4: the run waits for people. 130:
+interrupted from the keyboard.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import typer
 from decurion_crds.errors import DecurionError, InputError
 from decurion_crds.findings import CompileFailed, printable
 
-OK, RUN_FAILED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
+OK, RUN_FAILED, BAD_INPUT, ENVIRONMENT, WAITING, INTERRUPTED = 0, 1, 2, 3, 4, 130
 DIFFERENT = RUN_FAILED
 
 

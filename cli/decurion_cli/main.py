@@ -6,7 +6,7 @@ from importlib.metadata import version as installed_version
 
 import typer
 
-from decurion_cli import diff, fix, graph, ledger, node, operator, run, schema, storage, validate, worker
+from decurion_cli import approve, diff, fix, graph, ledger, node, operator, run, schema, storage, validate, worker
 
 app = typer.Typer(
     name="decurion",
@@ -20,6 +20,7 @@ app.command("fix")(fix.fix)
 app.command("diff")(diff.diff)
 app.command("run")(run.run)
 app.command("schema")(schema.schema)
+app.command("approve")(approve.approve)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(storage.app, name="storage")
 app.add_typer(graph.app, name="graph")

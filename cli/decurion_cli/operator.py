@@ -40,9 +40,10 @@ def run(
 
 
 def crds() -> None:
-    """Print the CRDs, for `decurion crds | kubectl apply --server-side -f -`."""
+    """Print the CRDs and the policy of Approvals, for `decurion crds | kubectl apply --server-side -f -`."""
     import yaml
 
+    from decurion_crds.policies import policy_manifests
     from decurion_crds.structural import crd_manifests
 
-    typer.echo(yaml.safe_dump_all(crd_manifests(), sort_keys=False).rstrip())
+    typer.echo(yaml.safe_dump_all([*crd_manifests(), *policy_manifests()], sort_keys=False).rstrip())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -42,6 +44,17 @@ class RunDisplay:
         if self._enabled:
             self._bar.start()
         return self
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is drawn meanwhile."""
+        if self._enabled:
+            self._bar.stop()
+        try:
+            yield
+        finally:
+            if self._enabled:
+                self._bar.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 import typer
 
-from decurion_cli.exits import RUN_FAILED, exits
+from decurion_cli.exits import RUN_FAILED, WAITING, exits, fail
 from decurion_cli.places import LEDGER
 from decurion_crds.errors import DecurionError, InputError
 
@@ -84,26 +84,43 @@ def run(
             "or a missing bucket, stops the run within 2 s.",
         ),
     ] = 300.0,
+    approve: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--approve",
+            help="Answer what the run asks people: NODE=yes or NODE=no. NODE is a path, a node's name, or *. May be "
+            "repeated; what it does not name is asked at the terminal.",
+        ),
+    ] = None,
     output: Annotated[Literal["json", "none"], typer.Option("--output", "-o", help="What goes to stdout.")] = "json",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Run a graph here. The output goes to stdout, progress to stderr.
 
-    Exit codes: 0 succeeded, 1 the run failed, 2 the input is wrong, 3 something around is (with the line that resumes).
+    Exit codes: 0 succeeded, 1 the run failed, 2 the input is wrong, 3 something around is (with the line that resumes),
+    4 it waits for people, and nobody is at a terminal here.
     """
+    from decurion_cli.asking import Desk, answers_of
     from decurion_cli.progress import RunDisplay
+    from decurion_worker.errors import RunWaits
 
     # What ends a run is this command's last sentence; the driver's log would say it a second time.
     logging.getLogger("decurion_worker").setLevel(logging.ERROR)
     with exits():
         if cancel and not resume:
             raise InputError("--cancel ends a run that is there: name it with --resume")
+        given = answers_of(approve or [])
         earlier = _earlier(retry_from, fork_from, resume)
         request, manifests = _request(files or [], graph, input, bind or [], resume, take_over, run_id, earlier)
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
     display = RunDisplay(request.run, enabled=not quiet)
-    with exits(resume=lambda: line if display.begun else ""), display:
-        end = asyncio.run(_run(request, ledger, manifests, branches, store_patience, display, line, cancel))
+    desk = Desk(given, pause=display.paused)
+    try:
+        with exits(resume=lambda: line if display.begun else ""), display:
+            end = asyncio.run(_run(request, ledger, manifests, branches, store_patience, display, line, cancel, desk))
+    except RunWaits as waits:
+        decide = f"decurion approve {request.run} {shlex.quote(waits.path)} --ledger {shlex.quote(ledger)}"
+        fail(f"{waits}\ndecide with: {decide}\nthen go on with: {line}", WAITING)
     display.ended(end.projection, ledger)
     if output == "json" and end.output is not None:
         typer.echo(orjson.dumps(end.output, option=orjson.OPT_INDENT_2).decode())
@@ -120,6 +137,7 @@ async def _run(
     display: Any,
     resume: str,
     cancel: Literal["", "Cancel", "CancelAndFinally", "Stop"],
+    desk: Any,
 ) -> Any:
     from decurion_cli.manifests import secrets_for
     from decurion_ledger import Settings as LogSettings
@@ -139,6 +157,7 @@ async def _run(
             branches=branches,
             settings=settings,
             cancel=cancel or None,
+            people=desk,
         )
     except StaleLeader as error:
         raise RunOwned(request.run, resume) from error

@@ -1,5 +1,5 @@
-"""The CustomResourceDefinitions, made from the models; the rules they keep; `python -m decurion_crds.structural
-[--check]`.
+"""The CustomResourceDefinitions, made from the models, and the admission policies beside them; the rules they keep;
+`python -m decurion_crds.structural [--check]`.
 
 The schemas are structural in the sense of Kubernetes, and keep rules of ours: no default in a spec (a default inside
 a list is a difference that GitOps tools report for ever), every field described, every list, map and text bounded
@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from decurion_crds.loader.scalars import SAME, go_key, other_reading
+from decurion_crds.policies import policy_manifests
 from decurion_crds.v1alpha1.base import GROUP, RESOURCE_NAME, VERSION, Resource
 from decurion_crds.v1alpha1.parse import KINDS
 
@@ -135,7 +136,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=MANIFESTS, help="where the manifests are")
     options = parser.parse_args(arguments)
     due = {f"{crd['spec']['names']['plural']}.yaml": manifest_text(crd) for crd in crd_manifests()}
-    present = {file.name: file.read_text(encoding="utf-8") for file in sorted(options.folder.glob("*.yaml"))}
+    due["policies/approvals.yaml"] = HEADER + "---\n".join(map(_dumped, policy_manifests()))
+    present = {
+        str(file.relative_to(options.folder)): file.read_text(encoding="utf-8")
+        for file in sorted(options.folder.rglob("*.yaml"))
+    }
     differ = sorted(name for name in due.keys() | present.keys() if due.get(name) != present.get(name))
     if options.check:
         for name in differ:
@@ -146,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     for name in differ:
         if name in due:
+            (options.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (options.folder / name).write_text(due[name], encoding="utf-8")
         else:
             (options.folder / name).unlink()
@@ -155,7 +161,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def manifest_text(crd: Crd) -> str:
     """The file of one CustomResourceDefinition."""
-    return HEADER + yaml.dump(crd, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118)
+    return HEADER + _dumped(crd)
+
+
+def _dumped(manifest: Mapping[str, Any]) -> str:
+    return yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118)
 
 
 class _Dumper(yaml.SafeDumper):

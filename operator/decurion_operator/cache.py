@@ -24,7 +24,7 @@ from decurion_operator.secret_use import secret_refs
 JsonObject = dict[str, Any]
 
 DEFAULT_POOL: Final = "default"
-_CONTROL_FIELDS = ("graph", "pool", "cancel", "ttlSecondsAfterFinished", "priority")
+_CONTROL_FIELDS = ("graph", "pool", "cancel", "suspend", "ttlSecondsAfterFinished", "priority")
 _FINISHED_FIELDS = ("observedGeneration", "phase", "reason", "graphDigest", "finishedAt", "conditions")
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 GITOPS_MARKS = frozenset(
@@ -37,7 +37,7 @@ GITOPS_MARKS = frozenset(
         "meta.helm.sh/release-name",
     }
 )
-LIVE_PHASES: Final = frozenset({"Pending", "Queued", "Running"})
+LIVE_PHASES: Final = frozenset({"Pending", "Queued", "Running", "Suspended"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,18 @@ class Resource:
     @property
     def finished(self) -> bool:
         return self.phase in TERMINAL_PHASES
+
+    @property
+    def parked(self) -> bool:
+        """Whether a run executes nothing since it waits for people, or is suspended: it holds no slot of its pool."""
+        if self.phase == "Suspended":
+            return True
+        return self.phase == "Running" and (self.status or {}).get("reason") == "AwaitingApproval"
+
+    @property
+    def resuming(self) -> bool:
+        """Whether a run that was suspended is to go on, or to begin."""
+        return self.phase == "Suspended" and not self.spec.get("suspend")
 
     @property
     def pool(self) -> Key:
@@ -138,6 +150,8 @@ def _spec(kind: str, raw: Mapping[str, Any], *, oversized: bool) -> JsonObject:
 def _links(resource: Resource) -> frozenset[Key]:
     """The objects that `resource` refers to: a change of one of them makes it due."""
     kind, namespace, _ = resource.key
+    if kind == "Approval":
+        return frozenset()
     if kind == "TaskGraphRun":
         overrides = ((resource.spec.get("overrides") or {}).get("llms") or {}).values()
         swapped = {Key("LLM", namespace, str(name)) for name in overrides}

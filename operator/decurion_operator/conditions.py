@@ -71,6 +71,13 @@ class Reason:
     FAILED: Final = "Failed"
     POOL_REFUSED: Final = "PoolRefused"
     CANCELLED: Final = "Cancelled"
+    SUSPENDED: Final = "Suspended"
+    SUSPENDING: Final = "Suspending"
+    AWAITING_APPROVAL: Final = "AwaitingApproval"
+    # approvals
+    ACCEPTED: Final = "Accepted"
+    REFUSED: Final = "Refused"
+    # runs, on their way out
     STATUS_COMPLETE: Final = "Complete"
     STATUS_CUT: Final = "StatusTooLarge"
     TTL_IGNORED: Final = "TTLIgnoredManagedByGitOps"

@@ -7,11 +7,12 @@ What the operator's role has to allow, in each namespace that it serves:
 
     group            resources                                        verbs
     decurion.dev     agents, llms, mcpservers, taskgraphs, workerpools,
-                     taskgraphruns                                    get, list, watch
+                     taskgraphruns, approvals                         get, list, watch
+    decurion.dev     approvals                                        patch
     decurion.dev     taskgraphruns                                    delete
     decurion.dev     agents/status, llms/status, mcpservers/status,
                      taskgraphs/status, workerpools/status,
-                     taskgraphruns/status                             patch
+                     taskgraphruns/status, approvals/status           patch
     (core)           secrets                                          get, list, watch
     (core)           events                                           create
     (core)           namespaces, name kube-system                     get (cluster role; its uid names the cluster)
@@ -56,6 +57,7 @@ JsonObject = dict[str, Any]
 
 PATHS: Mapping[str, tuple[str, str]] = {
     "Agent": (f"/apis/{GROUP}/{VERSION}", "agents"),
+    "Approval": (f"/apis/{GROUP}/{VERSION}", "approvals"),
     "LLM": (f"/apis/{GROUP}/{VERSION}", "llms"),
     "MCPServer": (f"/apis/{GROUP}/{VERSION}", "mcpservers"),
     "TaskGraph": (f"/apis/{GROUP}/{VERSION}", "taskgraphs"),
@@ -64,11 +66,13 @@ PATHS: Mapping[str, tuple[str, str]] = {
     "Secret": ("/api/v1", "secrets"),
     "Event": ("/api/v1", "events"),
     "Namespace": ("/api/v1", "namespaces"),
+    "SelfSubjectReview": ("/apis/authentication.k8s.io/v1", "selfsubjectreviews"),
 }
 PAGE_TRIES = 4
 """How often a page of a list is asked for before the list fails."""
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _JSON_PATCH = "application/json-patch+json"
+_MERGE_PATCH = "application/merge-patch+json"
 _TOO_LARGE = ("request is too large", "exceeds the maximum size", "trying to send message larger than max")
 
 
@@ -182,6 +186,31 @@ class Gateway:
             return
         self._meter.wrote(key)
 
+    async def own(self, key: Key, *, uid: str, owner: JsonObject) -> None:
+        """Let an object go when `owner` goes. An object that is gone, or another one by now, is no error."""
+        try:
+            found = await self.get(key)
+        except NotFound:
+            return
+        meta = found["metadata"]
+        owners = meta.get("ownerReferences") or []
+        if meta["uid"] != uid or any(one["uid"] == owner["uid"] for one in owners):
+            return
+        changed = {"metadata": {"resourceVersion": meta["resourceVersion"], "ownerReferences": [*owners, owner]}}
+        path = _path(key.kind, key.namespace, key.name)
+        await self._call("PATCH", key.kind, path, body=changed, content_type=_MERGE_PATCH)
+        self._meter.wrote(key)
+
+    async def create(self, kind: str, namespace: str, body: JsonObject) -> JsonObject:
+        """Create an object; what was stored."""
+        return await self._call("POST", kind, _path(kind, namespace), body=body)
+
+    async def user(self) -> str:
+        """The name by which the API server knows the caller."""
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        found = await self._call("POST", "SelfSubjectReview", _path("SelfSubjectReview", ""), body=review)
+        return str(found["status"]["userInfo"]["username"])
+
     async def create_event(self, about: Key, event: JsonObject) -> bool:
         """Create a core/v1 Event about an object; False when one of that name exists."""
         try:
@@ -276,6 +305,18 @@ class Gateway:
             raise _error(status, data, f"{method} {path.partition('?')[0]}")
         found: JsonObject = orjson.loads(data)
         return found
+
+
+def current_namespace(kubeconfig: str | None) -> str:
+    """The namespace of the current context of a kubeconfig. Raises `StartError`."""
+    try:
+        _, current = kube_config.list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]
+    except (kube_config.ConfigException, OSError, ValueError) as error:
+        place = kubeconfig or "the default kubeconfig"
+        raise StartError(
+            f"No cluster can be reached with {place} ({error}): name --kubeconfig, or --ledger."
+        ) from error
+    return str((current or {}).get("context", {}).get("namespace") or "default")
 
 
 def _path(kind: str, namespace: str, name: str = "") -> str:

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 KINDS = {
     "agents": "Agent",
+    "approvals": "Approval",
     "llms": "LLM",
     "mcpservers": "MCPServer",
     "taskgraphs": "TaskGraph",

@@ -151,6 +151,20 @@ class Ingress:
             "control", "POST", f"/runs/{uid}/control", orjson.dumps({"cancel": how, "leaderEpoch": leader_epoch})
         )
 
+    async def suspend(self, uid: str, *, wanted: bool, leader_epoch: int) -> None:
+        """Start nothing more of a run, or go on with it. Idempotent."""
+        body = {"suspend": wanted, "leaderEpoch": leader_epoch}
+        await self._call("control", "POST", f"/runs/{uid}/control", orjson.dumps(body))
+
+    async def answer(self, uid: str, answer: Mapping[str, Any]) -> str:
+        """Hand the decision of a person to the driver of a run: why it is refused, empty once it is durable.
+        Idempotent by its `id`.
+        """
+        found = await self._call("answer", "POST", f"/runs/{uid}/approvals", orjson.dumps(answer))
+        if not isinstance(accepted := found.get("accepted"), bool):
+            raise PoolUnavailable("The pool's answer to POST approvals is not of its protocol: check spec.url.")
+        return "" if accepted else str(found.get("message") or "the pool refused it without a word")[:1024]
+
     async def drivers(self) -> tuple[Driver, ...]:
         found = await self._call("drivers", "GET", "/drivers")
         rows = found.get("drivers")

@@ -16,6 +16,7 @@ from collections import Counter
 from typing import Any
 
 from decurion_operator.allocator import give_back_large_blocks
+from decurion_operator.approvals import Approvals
 from decurion_operator.cache import Cache, Resource, trim
 from decurion_operator.compiling import CheckedCompiler, CompileGraph, Compiling
 from decurion_operator.definitions import Definitions, Parser
@@ -97,6 +98,7 @@ class Operator:
             cluster=cluster,
             now=time.time,
         )
+        self._approvals = Approvals(cache, gateway, self._pools, self._deeds, statuses, now=time.time)
         self._watch = Watch(settings, meter, connection=gateway.connection, feed=self._feed)
         self._resync = Resync(cache, gateway, settings, saw=self._saw_surely, lost=self._lost, complete=self._compared)
         in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
@@ -177,6 +179,8 @@ class Operator:
                 return await self._definitions.reconcile_graph(key)
             case "WorkerPool":
                 return await self._pools.reconcile(key)
+            case "Approval":
+                return await self._approvals.reconcile(key)
             case _:
                 return await self._runs.reconcile(key)
 
@@ -222,6 +226,8 @@ class Operator:
         if key.kind == "TaskGraph":
             self._add_users(key)
         self.meter.tally.forget(key)
+        if key.kind == "Approval":
+            self._approvals.gone(gone)
         if key.kind == "TaskGraphRun":
             self._runs.gone(gone)
             self._add(gone.pool)
@@ -263,7 +269,7 @@ class Operator:
 
     def _refresh(self) -> None:
         phases = Counter(run.phase for run in self.cache.all("TaskGraphRun"))
-        for phase in ("Pending", "Queued", "Running", "Succeeded", "Failed", "Cancelled"):
+        for phase in ("Pending", "Queued", "Running", "Suspended", "Succeeded", "Failed", "Cancelled"):
             self.meter.runs.labels(phase).set(phases[phase])
         self.meter.depth.set(self._dispatcher.depth)
         self.meter.watch_age.set(self._watch.age())
@@ -271,7 +277,7 @@ class Operator:
 
 
 def _ranked(run: Resource) -> tuple[Any, ...]:
-    return run.phase, run.spec.get("priority"), run.deleting
+    return run.phase, run.spec.get("priority"), run.spec.get("suspend"), run.deleting, run.parked
 
 
 async def _cluster_id(gateway: Gateway, settings: OperatorSettings) -> str:

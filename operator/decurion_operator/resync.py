@@ -21,7 +21,7 @@ from decurion_operator.settings import OperatorSettings
 logger = logging.getLogger(__name__)
 
 # References first, so that what refers to them finds them.
-KINDS = ("Secret", "LLM", "MCPServer", "Agent", "WorkerPool", "TaskGraph", "TaskGraphRun")
+KINDS = ("Secret", "LLM", "MCPServer", "Agent", "WorkerPool", "TaskGraph", "TaskGraphRun", "Approval")
 
 
 class Lister(Protocol):

@@ -206,7 +206,7 @@ class Runs:
         return driver.incarnation if driver else "", tuple(s.version if s else "" for s in secrets)
 
     def _cancel_again(self, run: Resource, plan: RunPlan) -> float | None:
-        wanted = run.phase == "Running" and (run.deleting or bool(run.spec.get("cancel")))
+        wanted = run.phase in ("Running", "Suspended") and (run.deleting or bool(run.spec.get("cancel")))
         return CANCEL_AGAIN_SECONDS if wanted and plan.status is not None else None
 
     def _start(self, run: Resource, memory: _Memory, link: PoolLink | None, action: Action) -> None:
@@ -220,6 +220,8 @@ class Runs:
             Action.OPEN: lambda: self._open(run, memory, link),
             Action.SEND_SECRETS: lambda: self._send_secrets(run, memory, link),
             Action.CANCEL: lambda: self._cancel(run, memory, link),
+            Action.SUSPEND: lambda: self._suspend(run, link, wanted=True),
+            Action.RESUME: lambda: self._suspend(run, link, wanted=False),
         }
         self._deeds.start(run.key, run.uid, action, works[action])
 
@@ -310,6 +312,9 @@ class Runs:
                 values[name, key] = found[key].strip()
         await link.call(lambda ingress: ingress.put_secrets(run.uid, values))
         memory.secrets_sent = mark
+
+    async def _suspend(self, run: Resource, link: PoolLink, *, wanted: bool) -> None:
+        await link.call(lambda ingress: ingress.suspend(run.uid, wanted=wanted, leader_epoch=self._leader.epoch))
 
     async def _cancel(self, run: Resource, memory: _Memory, link: PoolLink) -> None:
         how = _how(run)

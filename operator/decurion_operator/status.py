@@ -16,6 +16,7 @@ import orjson
 
 from decurion_crds.v1alpha1 import (
     IDENTIFIER,
+    MAX_APPROVALS,
     MAX_FAILURE_BYTES,
     MAX_FAILURES,
     MAX_INLINE_OUTPUT_BYTES,
@@ -40,7 +41,7 @@ HARD_BYTES: Final = 64 * 1024
 MESSAGE_BYTES: Final = 1024
 PATH_BYTES: Final = 512
 
-_COUNTERS = ("total", "running", "succeeded", "failed", "skipped")
+_COUNTERS = ("total", "running", "waiting", "succeeded", "failed", "skipped")
 _NODE_PHASES = frozenset(get_args(NodePhase))
 _MAX_COUNT = 2**53 - 1
 _IDENTIFIER = re.compile(IDENTIFIER)
@@ -62,6 +63,9 @@ def progress_fields(projection: Mapping[str, Any]) -> JsonObject:
         "nodes": _nodes(projection.get("nodes")),
         "failures": _failures(projection.get("failures")),
         "ledger": _ledger(projection.get("ledger")),
+        "nextWakeAt": _time(projection.get("nextWakeAt")),
+        "approvals": _approvals(projection.get("approvals")),
+        "pendingApprovals": _count(projection.get("pendingApprovals")),
         "stateHash": _matching(projection.get("stateHash"), _DIGEST),
     }
     found = {name: value for name, value in found.items() if value not in (None, {}, [])}
@@ -73,6 +77,7 @@ def progress_fields(projection: Mapping[str, Any]) -> JsonObject:
 
 PROJECTED: Final = (
     "attempt", "startedAt", "finishedAt", "progress", "usage", "nodes", "failures", "ledger", "stateHash", "output",
+    "nextWakeAt", "approvals", "pendingApprovals",
 )  # fmt: skip
 """The fields that `progress_fields` decides, all of them."""
 
@@ -117,7 +122,7 @@ def smallest(status: JsonObject, *, live: Mapping[str, Any] | None, generation: 
     kept: JsonObject = {
         name: status[name]
         for name in ("observedGeneration", "phase", "reason", "graphDigest", "attempt", "queuedAt", "startedAt",
-                     "finishedAt", "progress", "stateHash")
+                     "finishedAt", "progress", "stateHash", "nextWakeAt", "pendingApprovals")
         if name in status
     }  # fmt: skip
     if "message" in status:
@@ -164,12 +169,22 @@ def _fewer_failures(status: JsonObject) -> JsonObject:
     return status | ({"failures": failures} if failures else {})
 
 
+def _fewer_approvals(status: JsonObject) -> JsonObject:
+    approvals = status.get("approvals", [])[:5]
+    return status | ({"approvals": approvals} if approvals else {})
+
+
 def _bare_nodes(status: JsonObject) -> JsonObject:
     nodes = [{"name": n["name"], "phase": n["phase"]} for n in status.get("nodes", [])]
     return status | ({"nodes": nodes} if nodes else {})
 
 
-_SOFT_STEPS: tuple[Callable[[JsonObject], JsonObject], ...] = (_fewer_failures, _without_output, _bare_nodes)
+_SOFT_STEPS: tuple[Callable[[JsonObject], JsonObject], ...] = (
+    _fewer_failures,
+    _fewer_approvals,
+    _without_output,
+    _bare_nodes,
+)
 
 
 def _fits(status: JsonObject, limit: int) -> bool:
@@ -229,6 +244,26 @@ def _failures(value: object) -> list[JsonObject]:
         for failure in value[:MAX_FAILURES]
         if isinstance(failure, Mapping)
     ]
+
+
+def _approvals(value: object) -> list[JsonObject]:
+    if not isinstance(value, list):
+        return []
+    found = []
+    for one in value[:MAX_APPROVALS]:
+        if not isinstance(one, Mapping):
+            continue
+        request, digest = _matching(one.get("request"), _DIGEST), _matching(one.get("digest"), _DIGEST)
+        if request is None or digest is None:
+            continue
+        shown: JsonObject = {
+            "node": text_of(one.get("node"), PATH_BYTES),
+            "request": request,
+            "digest": digest,
+            "message": text_of(one.get("message"), MAX_FAILURE_BYTES),
+        }
+        found.append(shown | ({"due": due} if (due := _time(one.get("due"))) else {}))
+    return found
 
 
 def _ledger(value: object) -> JsonObject:

@@ -139,9 +139,10 @@ class WorkerPools:
             # Who holds a slot is not known before the drivers have said what they run.
             return
         listed = known.link.view.listed
-        uids = {r.uid for r in runs}
-        holding = {r.uid for r in runs if r.phase == "Running" or r.uid in listed} | (known.admitted & uids)
-        queued = [r for r in runs if r.phase == "Queued" and (r.uid in holding or self.may_start(r))]
+        holding = {r.uid for r in runs if (r.phase == "Running" or r.uid in listed) and not r.parked}
+        holding |= known.admitted & {r.uid for r in runs if not r.parked or r.resuming}
+        waiting = [r for r in runs if r.phase == "Queued" or r.resuming]
+        queued = [r for r in waiting if r.uid in holding or self.may_start(r)]
         limit = pool.spec.get("maxRunning")
         places = plan_admission(
             [Waiting(r.uid, int(r.spec.get("priority") or 0), r.created, r.key.name) for r in queued],

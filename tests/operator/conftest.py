@@ -35,6 +35,7 @@ PLURALS = {
     "TaskGraph": "taskgraphs",
     "TaskGraphRun": "taskgraphruns",
     "WorkerPool": "workerpools",
+    "Approval": "approvals",
 }
 DEADLINE = 20.0
 

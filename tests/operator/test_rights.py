@@ -57,7 +57,8 @@ async def restricted(cluster: Any, settings: Any, folder: Path, rules: list[dict
 def test_the_documented_rights_are_read_whole() -> None:
     rules = documented_rules()
     assert [r["resources"] for r in rules] == [
-        ["agents", "llms", "mcpservers", "taskgraphs", "workerpools", "taskgraphruns"],
+        ["agents", "llms", "mcpservers", "taskgraphs", "workerpools", "taskgraphruns", "approvals"],
+        ["approvals"],
         ["taskgraphruns"],
         [
             "agents/status",
@@ -66,6 +67,7 @@ def test_the_documented_rights_are_read_whole() -> None:
             "taskgraphs/status",
             "workerpools/status",
             "taskgraphruns/status",
+            "approvals/status",
         ],
         ["secrets"],
         ["events"],

@@ -13,9 +13,10 @@ from typing import Literal
 
 from decurion_crds.canonical import Json, canonical
 from decurion_crds.values import OutputMismatch, Validator, ValueRefused, normalise
-from decurion_ledger import Record
+from decurion_ledger import Record, Store, read_log
+from decurion_ledger.errors import RunNotFound
 from decurion_worker.engine.approvals import Approvals, Asked
-from decurion_worker.errors import RunLetGo
+from decurion_worker.errors import RunLetGo, RunUnknown
 
 MAX_FORM = 64 * 1024
 """Bytes of what one person fills in."""
@@ -195,3 +196,18 @@ class Answers:
         for one in waiting:
             if not one.done():
                 one.set_exception(RunLetGo(self._run, why or "it has ended; give the answer again"))
+
+
+async def answered_before(store: Store, run: str, answer: Answer) -> Verdict:
+    """What the log of a run that has ended says about an answer. Raises `RunUnknown` for one that has not ended."""
+    given, outcome = False, ""
+    try:
+        async for _, record in read_log(store, run):
+            given = given or (record.type == "approval_given" and record.envelope["id"] == answer.id)
+            if record.type == "close":
+                outcome = str(record.envelope["outcome"])
+    except RunNotFound:
+        raise RunUnknown(run) from None
+    if not outcome:
+        raise RunUnknown(run)
+    return Verdict("" if given else f"the run has ended ({outcome}); nothing more is to decide")

@@ -23,6 +23,7 @@ from decurion_ledger import Settings as LogSettings
 from decurion_ledger import Store
 from decurion_ledger.admission import Admission
 from decurion_ledger.errors import StaleLeader, StoreError
+from decurion_worker.approving import Answer, Verdict, answered_before
 from decurion_worker.changes import Changes
 from decurion_worker.engine import Task
 from decurion_worker.errors import RunUnknown
@@ -207,6 +208,21 @@ class Driver:
             if leader_epoch is not None:
                 session.heed(leader_epoch)
             session.cancel(form)
+
+    def suspend(self, run: str, wanted: bool, *, leader_epoch: int | None = None) -> None:
+        """Start nothing more of a run, or go on with it. Raises as `cancel`."""
+        if run not in self.finished:
+            session = self._session(run)
+            if leader_epoch is not None:
+                session.heed(leader_epoch)
+            session.suspend(wanted)
+
+    async def answer(self, run: str, answer: Answer) -> Verdict:
+        """Record what a person decided. Of a run that has ended only what its log says. Raises `RunUnknown`, for a run
+        that is open nowhere here; `RunLetGo`; a `StoreError`.
+        """
+        session = self.sessions.get(run)
+        return await session.answer(answer) if session is not None else await answered_before(self.store, run, answer)
 
     def live(self, cluster: str, runs: Sequence[str], *, leader_epoch: int | None = None) -> None:
         """The runs of a cluster that it still wants. One of its runs that misses two lists in a row is cancelled.

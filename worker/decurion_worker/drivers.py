@@ -6,12 +6,13 @@ import asyncio
 import os
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from decurion_crds.canonical import Json
 from decurion_crds.v1alpha1 import CancelForm
+from decurion_worker.approving import Answer
 from decurion_worker.bundles import parse_bundle, put_bundle
 from decurion_worker.context import secret_refs
 from decurion_worker.driver import Driver
@@ -58,7 +59,14 @@ class DriverCalls:
 
     async def control(self, run: str, body: Mapping[str, Json]) -> None:
         parsed = _parse(_Control, body)
-        self._driver.cancel(run, parsed.cancel, leader_epoch=parsed.leaderEpoch)
+        if parsed.suspend is not None:
+            self._driver.suspend(run, parsed.suspend, leader_epoch=parsed.leaderEpoch)
+        if parsed.cancel is not None:
+            self._driver.cancel(run, parsed.cancel, leader_epoch=parsed.leaderEpoch)
+
+    async def answer(self, run: str, body: Mapping[str, Json]) -> dict[str, Json]:
+        verdict = await self._driver.answer(run, Answer(**_parse(_Answer, body).model_dump()))
+        return {"accepted": verdict.accepted, "message": verdict.why}
 
     async def live(self, driver: str, body: Mapping[str, Json]) -> None:
         self._check(driver)
@@ -142,8 +150,24 @@ class _Live(BaseModel):
 
 class _Control(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
-    cancel: CancelForm
+    cancel: CancelForm | None = None
+    suspend: bool | None = None
     leaderEpoch: int | None = Field(None, ge=0, le=MAX_EPOCH)
+
+
+class _Answer(BaseModel):
+    """The body of `POST /runs/{run}/approvals`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+    id: str = Field(min_length=1, max_length=128)
+    request: str
+    digest: str
+    decision: Literal["Approve", "Reject"]
+    by: str = Field(min_length=1, max_length=253)
+    group: str = ""
+    name: str = ""
+    comment: str = Field("", max_length=4096)
+    form: dict[str, Any] | None = None
 
 
 T = TypeVar("T", bound=BaseModel)

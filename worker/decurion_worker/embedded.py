@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.v1alpha1 import CancelForm
 from decurion_ledger import Store, Values, open_store
+from decurion_worker.approving import Answer, Verdict
 from decurion_worker.driver import Driver, DriverSettings
-from decurion_worker.errors import RunLetGo
+from decurion_worker.engine import Asked
+from decurion_worker.errors import RunLetGo, RunWaits
 from decurion_worker.executors.local import LocalExecutor
 from decurion_worker.opening import OpenRequest
 from decurion_worker.pool import Pool, PoolSettings
@@ -20,6 +22,13 @@ from decurion_worker.wide import MAX_LIST
 
 Progress = Callable[[dict[str, Json]], None]
 """Is told the run's projection whenever it changed."""
+People = Callable[[Sequence[Asked], Callable[[Answer], Awaitable[Verdict]]], Awaitable[bool]]
+"""Answers one at least of the requests that a run waits for; False when nobody is there who could."""
+
+
+async def nobody(asked: Sequence[Asked], answer: Callable[[Answer], Awaitable[Verdict]]) -> bool:
+    """People who are not there."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +50,15 @@ async def run_embedded(
     settings: DriverSettings | None = None,
     store: Store | None = None,
     cancel: CancelForm | None = None,
+    people: People = nobody,
 ) -> RunEnd:
     """Open or resume a run on the ledger at `ledger` and see it to its end.
 
     `secrets` gives the values of the secrets that a graph names. `store` is that of the ledger, where it is open
-    already. `cancel` is the form in which the run is ended, if it is to be.
+    already. `cancel` is the form in which the run is ended, if it is to be. `people` answer what the run asks.
 
-    Raises what `Driver.open_run` raises, and `RunLetGo` when another driver took the run over or the store was away for
-    longer than the patience.
+    Raises what `Driver.open_run` raises, `RunWaits` when the run waits for people and nobody is there, and `RunLetGo`
+    when another driver took the run over or the store was away for longer than the patience.
     """
     store = store if store is not None else open_store(ledger)
     driver = Driver(
@@ -63,7 +73,7 @@ async def run_embedded(
     pool = Pool(driver, executor, PoolSettings(min_runners=runners, max_runners=runners, branches=branches))
     await pool.start()
     try:
-        return await _see_through(driver, request, secrets, progress, cancel)
+        return await _see_through(driver, request, secrets, progress, cancel, people)
     finally:
         await pool.stop()
 
@@ -74,17 +84,26 @@ async def _see_through(
     secrets: Callable[[CompiledGraph], Mapping[tuple[str, str], str]],
     progress: Progress,
     cancel: CancelForm | None,
+    people: People,
 ) -> RunEnd:
     session = await driver.open_run(request)
     if cancel is not None and not session.ended.is_set():
         driver.cancel(request.run, cancel)
     if not session.ended.is_set():
         driver.give_secrets(request.run, secrets(session.graph))
-    cursor = 0
     while not session.ended.is_set():
-        progress(session.projection())
-        await driver.changes.wait(cursor, 5.0)
         cursor = driver.changes.cursor
+        progress(session.projection())
+        # The time of a request counts from when its record stands: nobody leaves before.
+        if (
+            cancel is None
+            and session.engine.awaiting
+            and all(timed.due is not None for timed in session.engine.timed())
+        ):
+            pending = list(session.engine.approvals.pending())
+            if not await people(pending, session.answer):
+                raise RunWaits(request.run, pending[0].path, pending[0].message, len(pending) - 1)
+        await driver.changes.wait(cursor, 5.0)
     progress(session.projection())
     if session.facts.state_hash is None:
         raise RunLetGo(request.run, session.why)

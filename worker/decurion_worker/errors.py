@@ -668,6 +668,16 @@ class LogCorrupt(ServiceError):
         self.path = path
 
 
+class RunWaits(Exception):
+    """A run waits for people, and nobody who could answer is here. Nothing is wrong, and nothing is lost."""
+
+    def __init__(self, run: str, path: str, message: str, more: int) -> None:
+        others = f", and {more} more" if more else ""
+        super().__init__(f"run {run} waits for people at {path}{others}: {_short(message, 200)}")
+        self.run = run
+        self.path = path
+
+
 class RunLetGo(ServiceError):
     """This driver stopped working on a run that has not ended: another took it over, or the store stayed away."""
 

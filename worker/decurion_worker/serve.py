@@ -33,6 +33,7 @@ from decurion_worker.errors import (
     CannotListen,
     DriverUnavailable,
     DriverUnknown,
+    RunLetGo,
     RunOnTrial,
     RunUnknown,
     SourceMissing,
@@ -60,6 +61,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (StoreUnknown, 503),
     (DriverUnavailable, 503),
     (RunOnTrial, 503),
+    (RunLetGo, 503),
     (InputError, 400),
 )
 
@@ -75,6 +77,9 @@ class Drivers(Protocol):
     async def secrets(self, run: str, values: Mapping[str, str]) -> None: ...
 
     async def control(self, run: str, body: Mapping[str, Json]) -> None: ...
+
+    async def answer(self, run: str, body: Mapping[str, Json]) -> dict[str, Json]:
+        """`{accepted, message}` once the answer of a person is durable, or refused."""
 
     async def live(self, driver: str, body: Mapping[str, Json]) -> None: ...
 
@@ -106,6 +111,7 @@ def ingress(drivers: Drivers, *, token: str) -> Starlette:
             Route("/runs", guarded(calls.open), methods=["POST"]),
             Route("/runs/{run}/secrets", guarded(calls.secrets), methods=["PUT"]),
             Route("/runs/{run}/control", guarded(calls.control), methods=["POST"]),
+            Route("/runs/{run}/approvals", guarded(calls.answer), methods=["POST"]),
             Route("/drivers", guarded(calls.list), methods=["GET"]),
             Route("/drivers/{driver}/live", guarded(calls.live), methods=["PUT"]),
             Route("/drivers/{driver}/changes", guarded(calls.changes), methods=["GET"]),
@@ -137,6 +143,9 @@ class _Calls:
     async def control(self, request: Request) -> Response:
         await self._drivers.control(request.path_params["run"], await _object(request))
         return Response(status_code=202)
+
+    async def answer(self, request: Request) -> Response:
+        return _json(await self._drivers.answer(request.path_params["run"], await _object(request)))
 
     async def list(self, request: Request) -> Response:
         return _json({"drivers": await self._drivers.list()})

@@ -218,6 +218,9 @@ class RayDrivers:
     async def control(self, run: str, body: Mapping[str, Json]) -> None:
         await self._call("control", run, dict(body))
 
+    async def answer(self, run: str, body: Mapping[str, Json]) -> dict[str, Json]:
+        return dict(await self._call("answer", run, dict(body)))
+
     async def live(self, driver: str, body: Mapping[str, Json]) -> None:
         self._check(driver)
         await self._call("live", driver, dict(body))

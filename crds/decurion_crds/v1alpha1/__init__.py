@@ -49,6 +49,7 @@ from decurion_crds.v1alpha1.taskgraph import (
     ToolBlock,
 )
 from decurion_crds.v1alpha1.taskgraphrun import (
+    MAX_APPROVALS,
     MAX_FAILURE_BYTES,
     MAX_FAILURES,
     MAX_INLINE_OUTPUT_BYTES,
@@ -60,6 +61,7 @@ from decurion_crds.v1alpha1.taskgraphrun import (
     NodePhase,
     NodeStatus,
     Overrides,
+    PendingApproval,
     RetryFrom,
     RunLedger,
     RunPhase,
@@ -83,6 +85,7 @@ __all__ = [
     "IDENTIFIER",
     "KINDS",
     "LLM",
+    "MAX_APPROVALS",
     "MAX_FAILURES",
     "MAX_FAILURE_BYTES",
     "MAX_INLINE_OUTPUT_BYTES",
@@ -131,6 +134,7 @@ __all__ = [
     "NodeStatus",
     "ObjectMeta",
     "Overrides",
+    "PendingApproval",
     "Place",
     "PoolLedger",
     "PoolRunners",

@@ -25,11 +25,12 @@ from decurion_crds.v1alpha1.base import (
     one_of,
 )
 
-RunPhase = Literal["Pending", "Queued", "Running", "Succeeded", "Failed", "Cancelled"]
-NodePhase = Literal["Pending", "Running", "Succeeded", "Failed", "Skipped", "Cancelled", "NotRun"]
+RunPhase = Literal["Pending", "Queued", "Running", "Suspended", "Succeeded", "Failed", "Cancelled"]
+NodePhase = Literal["Pending", "Running", "Waiting", "Succeeded", "Failed", "Skipped", "Cancelled", "NotRun"]
 CancelForm = Literal["Cancel", "CancelAndFinally", "Stop"]
 TERMINAL_PHASES: frozenset[RunPhase] = frozenset({"Succeeded", "Failed", "Cancelled"})
 MAX_FAILURES = 10
+MAX_APPROVALS = 20
 MAX_FAILURE_BYTES = 256
 MAX_INLINE_OUTPUT_BYTES = 4 * 1024
 
@@ -126,6 +127,11 @@ class TaskGraphRunSpec(Model):
         description="A run of which this one takes over what still holds: all but a path, what depends on it, and "
         "what has another definition or input here.",
     )
+    suspend: bool | None = Field(
+        None,
+        description="True: nothing new of the run starts, and what runs ends; it holds no place in its pool. False or "
+        "absent: it goes on. Default false.",
+    )
     ttl_seconds_after_finished: int | None = Field(
         None,
         ge=0,
@@ -146,7 +152,6 @@ class TaskGraphRunSpec(Model):
         ),
     )
     later: ClassVar[Mapping[str, str]] = {
-        "suspend": "cancel the run, or set maxRunning of the pool",
         "serviceAccountName": "label the Secrets that the graph's models use",
         "conversation": "pass earlier turns by input",
     }
@@ -160,6 +165,7 @@ class NodeStatus(Model):
     phase: NodePhase = Field(description="How far the node is.")
     total: int = Field(0, ge=0, description="Items in all.")
     running: int = Field(0, ge=0, description="Items in work.")
+    waiting: int = Field(0, ge=0, description="Items that wait for people, and for nothing else.")
     succeeded: int = Field(0, ge=0, description="Items that succeeded.")
     failed: int = Field(0, ge=0, description="Items that failed.")
     skipped: int = Field(0, ge=0, description="Items that were skipped.")
@@ -171,6 +177,18 @@ class Failure(Model):
     path: str = Field(max_length=1024, description="Path in the ledger, such as /extract[00017]/read.")
     class_: str = Field(max_length=64, description="Class of the error.")
     message: str = Field("", max_length=MAX_FAILURE_BYTES, description="What happened, cut to 256 bytes.")
+
+
+class PendingApproval(Model):
+    """One request that people have not decided yet."""
+
+    node: str = Field(max_length=1024, description="Path of the node, such as /extract[00017]/review.")
+    request: str = Field(max_length=64, description="Name of the request; an Approval repeats it.")
+    digest: str = Field(max_length=64, description="Digest of what is shown; an Approval repeats it.")
+    message: str = Field("", max_length=MAX_FAILURE_BYTES, description="What is asked, cut to 256 bytes.")
+    due: str | None = Field(
+        None, json_schema_extra={"format": "date-time"}, max_length=64, description="Time at which the wait is over."
+    )
 
 
 class RunLedger(Model):
@@ -234,6 +252,16 @@ class TaskGraphRunStatus(Model):
     failures: Annotated[list[Failure], atomic(max_length=MAX_FAILURES)] = Field(
         default_factory=list, description="The first failures; the ledger has all."
     )
+    approvals: Annotated[list[PendingApproval], atomic(max_length=MAX_APPROVALS)] = Field(
+        default_factory=list, description="The first requests that wait for people; the next follow as these go."
+    )
+    pending_approvals: int | None = Field(None, ge=0, description="How many requests wait for people.")
+    next_wake_at: str | None = Field(
+        None,
+        json_schema_extra={"format": "date-time"},
+        max_length=64,
+        description="Time at which something happens by itself next: a wait or a time-out is over.",
+    )
     ledger: RunLedger | None = Field(None, description="Where the truth about the run is.")
     output: Free = Field(
         None, description="The output, when it is at most 4 KiB of JSON; the ledger has it in any case."
@@ -245,7 +273,9 @@ class TaskGraphRun(Resource):
     """One execution of a TaskGraph: start it with kubectl create, follow it with kubectl get tgr -w."""
 
     kind: Literal["TaskGraphRun"] = Field(description="Kind of the resource.")
-    spec: TaskGraphRunSpec = Field(description="What is executed. Immutable but for priority, cancel and the TTL.")
+    spec: TaskGraphRunSpec = Field(
+        description="What is executed. Immutable but for priority, suspend, cancel and the TTL."
+    )
     status: TaskGraphRunStatus | None = Field(None, description="How far the run is: a projection of its ledger.")
 
     plural: ClassVar[str] = "taskgraphruns"

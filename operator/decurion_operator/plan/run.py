@@ -49,6 +49,9 @@ class Action(StrEnum):
     OPEN = "open"
     SEND_SECRETS = "send-secrets"
     CANCEL = "cancel"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    ANSWER = "answer"
     DELETE = "delete"
 
 
@@ -138,9 +141,9 @@ def plan_run(f: RunFacts) -> RunPlan:
     if f.run.too_large and phase == "Pending":
         return _end(f, "Failed", Reason.SPEC_TOO_LARGE, too_large(f.run))
     known = bool(f.projection is not None or f.listed or f.opened or f.opening)
-    if _cancelled(f) and phase != "Running" and not known:
+    if _cancelled(f) and phase != "Running" and not _started(f) and not known:
         return _end(f, "Cancelled", Reason.CANCELLED, "Cancelled before it started.")
-    if phase == "Running" or (_pinned(f) and (f.projection is not None or f.listed or f.opened)):
+    if phase == "Running" or _started(f) or (_pinned(f) and (f.projection is not None or f.listed or f.opened)):
         return _running(f)
     return _queued(f) if _pinned(f) else _pending(f)
 
@@ -157,6 +160,11 @@ def is_phase_change(live: Mapping[str, Any] | None, desired: Mapping[str, Any]) 
 
 def _pinned(f: RunFacts) -> bool:
     return bool((f.run.status or {}).get("graphDigest"))
+
+
+def _started(f: RunFacts) -> bool:
+    """Whether a run that is suspended was opened before."""
+    return f.run.phase == "Suspended" and bool((f.run.status or {}).get("startedAt"))
 
 
 def _cancelled(f: RunFacts) -> bool:
@@ -192,6 +200,9 @@ def _pending(f: RunFacts) -> RunPlan:
 
 
 def _queued(f: RunFacts) -> RunPlan:
+    if f.run.spec.get("suspend"):
+        text = "It is suspended before it starts: set spec.suspend to false."
+        return _wait(f, "Suspended", Reason.SUSPENDED, text)
     if f.secrets:
         return _wait(f, "Queued", Reason.SECRET_NOT_USABLE, f.secrets)
     if not f.pool.exists or f.pool.available is False:
@@ -214,7 +225,12 @@ def _queued(f: RunFacts) -> RunPlan:
 def _running(f: RunFacts) -> RunPlan:
     known = progress_fields(f.projection) if f.projection is not None else {}
     reason, message = _of_running(f)
-    status = _base(f) | known | {"phase": "Running", "reason": reason, "message": message}
+    rests = (f.projection or f.run.status or {}).get("phase") == "Suspended"
+    wanted, resume = _suspension(f)
+    if resume is not None and not resume.admitted:
+        reason, message = Reason.QUEUED, resume.message
+    phase = "Suspended" if rests else "Running"
+    status = _base(f) | known | {"phase": phase, "reason": reason, "message": message}
     status.setdefault("startedAt", timestamp(f.now))
     status.pop("finishedAt", None)
     actions: list[Action] = []
@@ -229,13 +245,26 @@ def _running(f: RunFacts) -> RunPlan:
             actions.append(Action.SEND_SECRETS)
         if f.cancel_due and _cancelled(f):
             actions.append(Action.CANCEL)
+        elif wanted is not None:
+            actions.append(wanted)
     told = Happening("Normal", "Started", f'Running on pool "{f.run.pool.name}".')
     return RunPlan(
         _with_conditions(f, status, reason, message),
         tuple(actions),
         wake=wake,
-        happenings=(told,) if f.run.phase != "Running" else (),
+        happenings=(told,) if f.run.phase not in ("Running", "Suspended") else (),
     )
+
+
+def _suspension(f: RunFacts) -> tuple[Action | None, Place | None]:
+    """What to do about `suspend`, and where a run stands that is to go on: it waits for a slot as others do."""
+    said = f.projection or {}
+    suspended = said.get("phase") == "Suspended" or said.get("reason") == Reason.SUSPENDING
+    if f.run.spec.get("suspend"):
+        return (None if suspended or f.projection is None else Action.SUSPEND), None
+    if not suspended:
+        return None, None
+    return (Action.RESUME if f.place is not None and f.place.admitted else None), f.place
 
 
 def _of_running(f: RunFacts) -> tuple[str, str]:
