@@ -38,7 +38,8 @@ def _body(shown: dict[str, Any], written: TaskGraphSpec | Template, scope: Scope
 
 def _fill(shown: dict[str, Any], node: Node) -> None:
     shown["onFailure"] = node.on_failure
-    shown["timeoutSeconds"] = node.timeout_seconds
+    if node.kind != "approval":  # its wait is bounded in its own block
+        shown["timeoutSeconds"] = node.timeout_seconds
     if node.kind not in _NO_TRIES:
         shown["retry"] = {**node.retry.model_dump(by_alias=True), **shown.get("retry", {})}
     if node.kind not in ("switch", "approval"):

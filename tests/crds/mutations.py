@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from decurion_crds.v1alpha1 import BLOCKS
+
 Graph = dict[str, Any]
 Mistakes = Iterator[tuple[str, Graph]]
 """The place, by names, and the changed graph."""
 
 KINDS: dict[str, Callable[[Graph], Mistakes]] = {}
 EXPRESSIONS = ("with", "writes", "otherwise", "transform", "output", "next")
-BLOCKS = ("transform", "code", "llm", "graph", "map", "switch")
 
 
 def kind(make: Callable[[Graph], Mistakes]) -> Callable[[Graph], Mistakes]:

@@ -22,7 +22,6 @@ PLACES = 12
 ALLOWED: dict[str, dict[str, str]] = {
     "field-of-an-output-that-may-be-absent": {
         "filings filing.proof": "`not ok` has a meaning for None",
-        "router pay": "the graph's own output gives it on, and may have no such field then",
         "tickets count": "the graph's own output gives it on, and may have no such field then",
         "local-pool write": "the graph's own output gives it on, and may have no such field then",
     },
