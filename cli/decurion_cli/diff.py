@@ -75,7 +75,8 @@ def diff(
 
 def _side(path: Path, uses: list[Path], graph: str) -> _Side:
     """The compiled graphs of one side. Raises `CompileFailed`, `NoSuchGraph`."""
-    from decurion_cli.manifests import NoSuchGraph, compile_all, read
+    from decurion_cli.manifests import NoSuchGraph, read
+    from decurion_cli.stand_ins import compile_alone
 
     manifests = read([path])
     own = sorted(manifests.graphs)
@@ -87,24 +88,12 @@ def _side(path: Path, uses: list[Path], graph: str) -> _Side:
         raise CompileFailed(findings)
     if not own:
         raise NoSuchGraph(graph, own)
-    only = graph or None
-    results = compile_all(manifests, only=only)
-    absent = {f.absent for r in results.values() for f in r.findings if (f.absent or "").startswith("LLM ")}
-    guessed = frozenset(str(one).partition(" ")[2] for one in absent)
-    if guessed:
-        results = compile_all(manifests, only=only, stand_ins=_stand_ins(guessed))
+    alone = compile_alone(manifests, only=graph or None)
+    results = alone.results
     failed = [f for name in own for f in (results[name].findings if name in results else []) if f.severity == "error"]
     if failed:
         raise CompileFailed(failed)
-    return _Side({name: results[name].result() for name in own if name in results}, guessed)
-
-
-def _stand_ins(names: Iterable[str]) -> dict[str, Any]:
-    from decurion_crds.v1alpha1 import API_VERSION, LLM
-
-    spec = {"protocol": "scripted", "scripted": {"default": ""}}
-    head = {"apiVersion": API_VERSION, "kind": "LLM", "spec": spec}
-    return {name: LLM.model_validate(head | {"metadata": {"name": name}}) for name in names}
+    return _Side({name: results[name].result() for name in own if name in results}, alone.guessed)
 
 
 def _compared(one: _Side, other: _Side, *, alone: bool) -> Iterator[_GraphDiff]:

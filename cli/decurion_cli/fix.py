@@ -76,7 +76,7 @@ def mend(
     """
     from decurion_cli.checking import every_finding
 
-    before = _texts(paths)
+    before = texts_of(paths)
     texts = dict(before)
     mended: list[Finding] = []
     refused: set[tuple[str | None, str, str, str]] = set()
@@ -118,7 +118,7 @@ def _one_by_one(
     return dict(texts), [], findings
 
 
-def _texts(paths: Sequence[Path]) -> dict[Path, str]:
+def texts_of(paths: Sequence[Path]) -> dict[Path, str]:
     """The files' texts, byte for byte. Raises `CompileFailed` for files that cannot be read."""
     from decurion_crds.loader.files import texts
 

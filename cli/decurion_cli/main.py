@@ -6,7 +6,7 @@ from importlib.metadata import version as installed_version
 
 import typer
 
-from decurion_cli import approve, diff, fix, graph, ledger, node, operator, run, schema, storage, validate, worker
+from decurion_cli import approve, diff, fix, fmt, graph, ledger, node, operator, run, schema, storage, validate, worker
 
 app = typer.Typer(
     name="decurion",
@@ -23,6 +23,7 @@ app.command("schema")(schema.schema)
 app.command("approve")(approve.approve)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(storage.app, name="storage")
+graph.app.command("fmt")(fmt.fmt)
 app.add_typer(graph.app, name="graph")
 app.add_typer(node.app, name="node")
 app.add_typer(worker.app, name="worker")

@@ -79,6 +79,11 @@ def compose(source: Source) -> Composed:
     return composed
 
 
+def tree(source: Source) -> Node | None:
+    """The first document as its nodes are written, for a text in which `compose` finds nothing wrong."""
+    return _Tree(source).root()
+
+
 class _Stop(Exception):
     def __init__(self, spot: Spot, message: str) -> None:
         super().__init__(message)
@@ -97,6 +102,7 @@ class Node:
     plain: bool = False
     flow: bool = False
     anchored: bool = False
+    anchor: str = ""
     children: list[Node] = field(default_factory=list)
     target: Node | None = None
 
@@ -135,7 +141,7 @@ class _Tree:
                     f"*{event.anchor} refers to an anchor that does not exist; put a text that starts with * into "
                     "quotes",
                 )
-            return Node("alias", spot, target=target)
+            return Node("alias", spot, anchor=str(event.anchor), target=target)
         if isinstance(event, yaml.ScalarEvent):
             spot = self._source.scalar_spot(event)
             node = Node("scalar", spot, event.value, event.tag, plain=bool(event.implicit[0]))
@@ -159,6 +165,7 @@ class _Tree:
     def _anchor(self, event: Any, node: Node) -> None:
         if event.anchor is not None:
             node.anchored = True
+            node.anchor = str(event.anchor)
             self._anchors[event.anchor] = node
 
 

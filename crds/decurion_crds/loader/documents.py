@@ -69,6 +69,14 @@ class Document:
                 return self._source.inside(spot, value, offset)
         return spot.line, spot.column
 
+    def spot(self, place: Place) -> Spot | None:
+        """Where the value at a place as written stands; of a place that ends with `KEY`, the key."""
+        return self._spots.get(place)
+
+    def spots(self) -> Iterable[tuple[Place, Spot]]:
+        """The place of every value and key, with its spot."""
+        return self._spots.items()
+
     def locate(self, place: Place, offset: int | None = None) -> tuple[str, int, int]:
         """File, line and column of `place` in the hoisted form, as `position`."""
         return self.file, *self.position(self.hoisted.written(place), offset)
