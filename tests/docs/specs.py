@@ -30,12 +30,11 @@ def decurion(*arguments: str | Path, folder: Path) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-def output_of(block: Block, given: dict[str, Any], *, folder: Path) -> Any:
+def output_of(block: Block, given: dict[str, Any], *, folder: Path, approve: str) -> Any:
     """What the graph of a block gives for an input, in a folder where the files that it reads are."""
     (folder / "graph.yaml").write_text(graph_of(block))
     [name] = [line.split()[-1].strip("}") for line in graph_of(block).splitlines() if line.startswith("metadata:")]
-    done = decurion(
-        "run", "graph.yaml", AROUND, f"--graph={name}", "--quiet", f"--input={json.dumps(given)}", folder=folder
-    )
+    options = [f"--graph={name}", f"--input={json.dumps(given)}", f"--approve={approve}", "--quiet"]
+    done = decurion("run", "graph.yaml", AROUND, *options, folder=folder)
     assert done.returncode == 0, f"{block.where}: {done.stderr}"
     return json.loads(done.stdout)

@@ -16,14 +16,14 @@ from specs import AROUND, manifest, output_of
 PAGE = ROOT / "docs" / "for-models.md"
 MOST_BYTES = 6 * 1024
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "yaml"]
-DOCS = '{"id": "a", "size": 3}\n{"id": "b"}\n'
+DOCS = '{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
 
 RUNS: dict[str, tuple[dict[str, Any], Any]] = {
     "Writing graphs, for a coding model": ({"text": "Long ago."}, {"summary": "a summary"}),
     "Optional step": ({"text": "Long ago."}, {"text": "Long ago."}),
-    "Router": ({"letter": "My money back, please."}, {"reply": "Paid back."}),
-    "Map and reduce": ({"texts": ["one", "two"]}, {"text": "from smart"}),
-    "Batch out of a file": ({"file": "docs.jsonl"}, {"done": 2, "failed": []}),
+    "Router, and approval": ({"letter": "My money back, please."}, {"reply": "Paid back."}),
+    "Refine loop": ({"text": "Long ago."}, {"text": "from fast"}),
+    "Map and reduce, over a file": ({"file": "docs.jsonl"}, {"text": "from smart", "failed": []}),
     "Sub-graph, and A/B of two models": ({"text": "Long ago."}, {"grades": [1, 2]}),
     "Chat": (
         {"history": [], "message": "Hello"},
@@ -69,7 +69,7 @@ def test_an_example_gives_what_it_should(heading: str, tmp_path: Path) -> None:
     (tmp_path / "docs.jsonl").write_text(DOCS)
     example = EXAMPLES[list(RUNS).index(heading)]
     given, due = RUNS[heading]
-    assert output_of(example, given, folder=tmp_path) == due
+    assert output_of(example, given, folder=tmp_path, approve="*=yes") == due
 
 
 @pytest.mark.parametrize(("rest", "code"), TRAPS, ids=[f"{code}-{at}" for at, (_, code) in enumerate(TRAPS)])
