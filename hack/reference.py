@@ -259,7 +259,7 @@ def _range(least: float | None, most: float | None, unit: str) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,g}" if value < 1e6 else f"{value:,.0f}"
+    return f"{value:,g}" if abs(value) < 1e6 else f"{value:,.0f}"
 
 
 def _prose(text: str | None) -> str:
