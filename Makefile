@@ -56,6 +56,7 @@ lint: setup ## Check style, types, layers, and that definitions and reference ar
 	$(BIN)/lint-imports --no-logo --no-cache || failed="$$failed layers"
 	$(BIN)/python -m decurion_crds.structural --check || failed="$$failed crds/manifests"
 	$(BIN)/python hack/reference.py --check || failed="$$failed docs/reference"
+	$(BIN)/python -m decurion_crds.editor --check || failed="$$failed docs/schema"
 	if [ -n "$$failed" ]; then echo "make lint: these checks failed, see above:$$failed" >&2; exit 1; fi
 
 .PHONY: bench

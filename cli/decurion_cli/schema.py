@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import orjson
 import typer
 
 from decurion_cli.exits import exits
+from decurion_crds.errors import InputError
+from decurion_crds.findings import listed
 
 
 def schema(
@@ -16,21 +17,39 @@ def schema(
         list[Path] | None,
         typer.Option("--graph", metavar="FILE", help="File or folder whose names of resources are known. Repeatable."),
     ] = None,
+    kind: Annotated[str, typer.Option("--kind", help="One kind of manifests, such as TaskGraph.")] = "",
 ) -> None:
     """Print a JSON Schema of manifests for editors.
 
     Save it, and name it in the first line of a manifest: # yaml-language-server: $schema=decurion.schema.json
+    With --graph the names of resources, templates and nodes of these files are the only ones that it allows.
+
+    Example: decurion schema --graph . > decurion.schema.json
     """
-    from decurion_crds.editor import editor_schema
+    from decurion_crds.editor import editor_schema, schema_text
     from decurion_crds.loader import load
+    from decurion_crds.v1alpha1 import KINDS
 
     known: dict[str, list[str]] = {}
     with exits():
+        if kind and kind not in KINDS:
+            raise InputError(f"--kind {kind}: there is no such kind; write {listed(sorted(KINDS), last='or')}")
         for document in load(graph or []).documents:
             known.setdefault(document.kind, []).append(document.name)
-            templates = (document.raw.get("spec") or {}).get("templates") if document.kind == "TaskGraph" else None
-            for template in templates if isinstance(templates, list) else ():
-                if isinstance(template, dict) and isinstance(template.get("name"), str):
-                    known.setdefault("template", []).append(template["name"])
-        text = orjson.dumps(editor_schema(known), option=orjson.OPT_INDENT_2).decode()
-    typer.echo(text)
+            if document.kind == "TaskGraph":
+                known.setdefault("template", []).extend(_names(document.hoisted.resource.get("spec"), "templates"))
+                known.setdefault("node", []).extend(_nodes(document.hoisted.resource.get("spec")))
+        text = schema_text(editor_schema(known, kind=kind))
+    typer.echo(text, nl=False)
+
+
+def _nodes(spec: Any) -> list[str]:
+    """The names of the nodes of a graph, its templates and bodies. The files may be in the middle of being written."""
+    scopes = [spec, *(spec.get("templates") or [] if isinstance(spec, dict) else [])]
+    return [name for scope in scopes for field in ("nodes", "finally") for name in _names(scope, field)]
+
+
+def _names(scope: Any, field: str) -> list[str]:
+    found = scope.get(field) if isinstance(scope, dict) else None
+    items = found if isinstance(found, list) else []
+    return [one["name"] for one in items if isinstance(one, dict) and isinstance(one.get("name"), str)]
