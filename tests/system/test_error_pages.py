@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from decurion_crds.findings import CODES
+from refused import refused
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "errors" / "index.md"
@@ -49,6 +50,26 @@ def _errors() -> dict[str, set[str]]:
 
 def test_every_code_of_a_finding_has_its_cause_and_remedy() -> None:
     assert {name for name, _, _ in _ROW.findall(_section("Findings"))} == CODES.keys()
+
+
+NOT_BY_A_MANIFEST = {
+    "BUNDLE-TOO-LARGE": ("what is too large is not minimal", "tests/crds/test_compile_refs.py"),
+    "FILE": ("the file itself is missing or unreadable", "tests/crds/test_hostile_files.py"),
+    "INPUT": ("the input of a run that is started by a command", "tests/cli/test_commands.py"),
+    "SPEC-TOO-LARGE": ("what is too large is not minimal", "tests/crds/test_models.py"),
+    "UNUSED": ("a warning, which refuses nothing", "tests/crds/test_bodies.py"),
+    "YAML001": ("a warning, which refuses nothing", "tests/crds/test_loader.py"),
+}
+"""Code → why no broken manifest has it, and the tests that do."""
+
+
+def test_every_code_of_a_finding_has_a_broken_manifest_or_is_tested_elsewhere() -> None:
+    found = {re.search(r"\[([A-Z][A-Z0-9-]+)\]", one.says) for one in refused()}
+    shown = {match[1] for match in found if match is not None}
+    assert shown | NOT_BY_A_MANIFEST.keys() == CODES.keys()
+    assert shown.isdisjoint(NOT_BY_A_MANIFEST), "these have a broken manifest now"
+    for code, (_, file) in NOT_BY_A_MANIFEST.items():
+        assert code in (ROOT / file).read_text(), f"{file} does not test {code}"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
