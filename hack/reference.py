@@ -59,7 +59,7 @@ class Page:
 
 def pages() -> dict[str, str]:
     """Name of a file → its text."""
-    places = {kind: _places(model) for kind, model in KINDS.items()}
+    places = {kind: places_of(model) for kind, model in KINDS.items()}
     counts = [model for found in places.values() for model in found]
     shared = {model for model in counts if counts.count(model) > 1} | {ObjectMeta}
     made = [
@@ -106,39 +106,39 @@ def _file(kind: str) -> str:
     return f"{kind.lower()}.md"
 
 
-def _places(kind: type[Resource]) -> dict[type[Model], tuple[str, ...]]:
+def places_of(kind: type[Resource]) -> dict[type[Model], tuple[str, ...]]:
     """The objects in `spec` and `status` of a kind, in the order of a reader, each with where it stands."""
     found: dict[type[Model], tuple[str, ...]] = {}
 
     def visit(hint: Any, place: str, above: tuple[type[Model], ...]) -> None:
-        for model, here in _models(hint, place):
+        for model, here in models_of(hint, place):
             if model not in above:
                 found[model] = (*found.get(model, ()), f"`{here}`")
-                for _, alias, below in _fields(model):
+                for _, alias, below in fields_of(model):
                     visit(below, f"{here}.{alias}", (*above, model))
 
-    for _, alias, hint in _fields(kind):
+    for _, alias, hint in fields_of(kind):
         if alias in ("spec", "status"):
             visit(hint, alias, ())
     return found
 
 
-def _models(hint: Any, place: str) -> Iterator[tuple[type[Model], str]]:
+def models_of(hint: Any, place: str) -> Iterator[tuple[type[Model], str]]:
     """The models in an annotation. `[]` stands for an item of a list, `{}` for a value of a map."""
     if isinstance(hint, type) and issubclass(hint, Model):
         yield hint, place
     elif (origin := get_origin(hint)) is list:
-        yield from _models(get_args(hint)[0], f"{place}[]")
+        yield from models_of(get_args(hint)[0], f"{place}[]")
     elif origin is dict:
-        yield from _models(get_args(hint)[1], f"{place}{{}}")
+        yield from models_of(get_args(hint)[1], f"{place}{{}}")
     elif origin is Annotated:
-        yield from _models(get_args(hint)[0], place)
+        yield from models_of(get_args(hint)[0], place)
     elif origin in (Union, types.UnionType):
         for member in get_args(hint):
-            yield from _models(member, place)
+            yield from models_of(member, place)
 
 
-def _fields(model: type[Model]) -> Iterator[tuple[str, str, Any]]:
+def fields_of(model: type[Model]) -> Iterator[tuple[str, str, Any]]:
     """Attribute, name in JSON and annotation of each field."""
     hints = get_type_hints(model, include_extras=True)
     for name, field in model.model_fields.items():
@@ -172,7 +172,7 @@ def _section(page: Page, model: type[Model], places: Sequence[str], homes: Mappi
     schema = model.model_json_schema(by_alias=True)
     schema = schema | schema.get("$defs", {}).get(model.__name__, {})
     rows = ["| field | type | default | bounds | meaning |", "| --- | --- | --- | --- | --- |"]
-    for name, alias, hint in _fields(model):
+    for name, alias, hint in fields_of(model):
         field = model.model_fields[name]
         meaning, default = _default(field.description or "", field)
         cells = [

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from decurion_crds.v1alpha1 import (
     BLOCKS,
@@ -18,10 +20,13 @@ from decurion_crds.v1alpha1 import (
     Node,
     TaskGraphRunSpec,
     TaskGraphSpec,
+    Template,
 )
 from decurion_crds.v1alpha1.taskgraph import LoopBlock
-from pages import ROOT
-from reference import FOLDER, main, pages
+from pages import ROOT, blocks
+from pages import pages as documents
+from reference import FOLDER, fields_of, main, models_of, pages, places_of
+from specs import graph_of
 
 INDEX = (FOLDER / "index.md").read_text()
 WORKS: dict[str, type[Model]] = {
@@ -34,6 +39,12 @@ WORKS: dict[str, type[Model]] = {
     "run.": TaskGraphRunSpec,
 }
 NO_CONSTRUCTS = {"name", "description"}
+NOT_SHOWN = {
+    ("ForkFrom", "uid"): "for a run whose resource is deleted; its text says so",
+    ("RetryFrom", "uid"): "for a run whose resource is deleted; its text says so",
+    ("WorkerPoolSpec", "allowedNamespaces"): "has one value, its default",
+}
+"""Model and field → why no manifest of the pages has it."""
 
 
 def test_the_pages_are_what_the_models_say(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,3 +109,43 @@ def test_the_page_that_shows_a_construct_names_it() -> None:
         text = (ROOT / "docs" / target).read_text()
         for name in re.findall(r"`(?:\w+\.)?(\w+)`", names):
             assert re.search(rf"\b{name}\b", text), f"docs/{target} does not show {name}"
+
+
+def manifests() -> Iterator[dict[str, Any]]:
+    """Every manifest of the examples and the pages that a test compiles."""
+    texts = [file.read_text() for file in sorted((ROOT / "examples").rglob("*.yaml"))]
+    texts += [
+        graph_of(block)
+        for page in documents()
+        for block in blocks(page)
+        if block.language == "yaml" and not {"refused", "no-test"} & (block.flags | block.options.keys())
+        if "spec" in block.flags or block.text.startswith("apiVersion:")
+    ]
+    for text in texts:
+        yield from (document for document in yaml.safe_load_all(text) if document["kind"] in KINDS)
+
+
+def used(model: type[Model], value: Any) -> Iterator[tuple[str, str]]:
+    """Model and field of what an object of a manifest says, and of all below it."""
+    for _, alias, hint in fields_of(model):
+        if not isinstance(value, dict) or alias not in value:
+            continue
+        yield model.__name__, alias
+        below = [(Template, "")] if alias == "body" else models_of(hint, "")
+        for inner, place in below:
+            here = value[alias]
+            for one in here if place == "[]" else here.values() if place == "{}" else [here]:
+                yield from used(inner, one)
+
+
+def test_every_field_that_a_person_writes_is_shown_in_a_manifest_that_is_compiled() -> None:
+    shown = {found for document in manifests() for found in used(KINDS[document["kind"]], document)}
+    due = {
+        (model.__name__, alias)
+        for kind in KINDS.values()
+        for model, places in places_of(kind).items()
+        if any(place.startswith("`spec") for place in places)
+        for _, alias, _ in fields_of(model)
+    }
+    assert due - shown - NOT_SHOWN.keys() == set(), "show these in an example on a page"
+    assert NOT_SHOWN.keys() <= due - shown, "these are shown now"
