@@ -85,28 +85,38 @@ def try_alone(
 def set_kind(
     file: Annotated[Path, typer.Argument(help="File or folder with the graph.", metavar="FILE")],
     node: Annotated[str, typer.Argument(help="The node: its name, or TEMPLATE.NAME.", metavar="NODE")],
-    kind: Annotated[str, typer.Argument(help="transform, code, tool, llm or agent.", metavar="KIND")],
-    ref: Annotated[str, typer.Option("--ref", help="The LLM, MCPServer or Agent that the block names.")] = "",
+    kind: Annotated[str, typer.Argument(help="transform, code, tool, llm, agent, graph or map.", metavar="KIND")],
+    ref: Annotated[str, typer.Option("--ref", help="The LLM, MCPServer, Agent or TaskGraph that it names.")] = "",
     tool: Annotated[str, typer.Option("--tool", help="The tool, for kind tool.")] = "",
+    template: Annotated[str, typer.Option("--template", help="The template, for kinds graph and map.")] = "",
+    items: Annotated[str, typer.Option("--items", help="Expression for the list, for kind map.")] = "",
     graph: Annotated[str, typer.Option("--graph", help="The TaskGraph, where the file holds several.")] = "",
     dry_run: Annotated[bool, typer.Option("--diff", help="Show the change as a diff; write nothing.")] = False,
 ) -> None:
-    """Give a node another kind: its block is replaced by a start for the new one, its contract stays as it is.
+    """Give a node another kind: its block is replaced in the file, its contract stays as it is.
 
-    Nothing is written where more than the block would change, or where the graph would not compile.
+    What carries over from the old block is kept, what does not is said. What the new one needs besides is taken from
+    the files where they leave one choice. Nothing is written where more than the block would change, or where the graph
+    would not compile.
+
+    Example: decurion node set-kind graph.yaml classify llm --ref fast --diff
     """
     with exits():
         from decurion_cli.set_kind import KINDS
         from decurion_cli.set_kind import set_kind as changed_by
+        from decurion_crds.convert import Choices
 
         if kind not in KINDS:
             raise InputError(f"{kind} is no kind that a node can move to; write {', '.join(KINDS)}")
-        changed = changed_by(file, node, kind, graph=graph, ref=ref, tool=tool)
+        choices = Choices(ref=ref, tool=tool, template=template, items=items)
+        changed = changed_by(file, node, kind, choices, graph=graph)
         if not dry_run:
             changed.file.write_bytes(changed.after.encode())
     before, after = (text.splitlines(keepends=True) for text in (changed.before, changed.after))
     name = str(changed.file)
     typer.echo("".join(difflib.unified_diff(before, after, name, name, n=1)), nl=False)
+    for note in changed.notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 def try_node(

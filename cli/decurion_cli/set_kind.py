@@ -3,59 +3,75 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from decurion_cli.checking import every_finding
 from decurion_cli.manifests import Manifests, compiled
-from decurion_crds.compiled import Node
+from decurion_crds.compiled import CompiledGraph
+from decurion_crds.convert import SOURCES, TARGETS, Choices, convert
 from decurion_crds.difference import differences
 from decurion_crds.errors import InputError
 from decurion_crds.findings import CompileFailed
 from decurion_crds.loader import KEY, Document
-from decurion_crds.v1alpha1 import BLOCKS, TaskGraph
 from decurion_crds.v1alpha1 import Node as Written
+from decurion_crds.v1alpha1 import TaskGraph
 from decurion_worker.rehearsal import find
 
-KINDS = tuple(kind for kind in ("transform", "code", "tool", "llm", "agent") if kind in BLOCKS)
-"""The kinds that a node may move along, from deterministic to agentic."""
-_NEUTRAL = {"string": "''", "integer": "0", "number": "0.0", "boolean": "False", "array": "[]", "object": "{}"}
+KINDS = TARGETS
+"""The kinds that a node may move to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A file before and after."""
+    """A file before and after, and what the new block lacks of the old one."""
 
     file: Path
     before: str
     after: str
+    notes: tuple[str, ...] = ()
 
 
-def set_kind(path: Path, node: str, kind: str, *, graph: str = "", ref: str = "", tool: str = "") -> Changed:
+def set_kind(path: Path, node: str, kind: str, choices: Choices, *, graph: str = "") -> Changed:
     """The file with another block for a node; nothing is written.
 
-    The new block is a start to be filled in: it gives neutral values, or asks for the output's fields. `ref` is the
-    model, agent or server that it names, `tool` the tool of a server. Raises `InputError`, `CompileFailed`; also when
-    anything but the block would change.
+    Of the old block is kept what carries over; `notes` say what does not. Raises `InputError`, `CompileFailed`; also
+    when anything but the block would change.
     """
     manifests, before = compiled([path], graph, use_run=False)
     _, old = find(before, node)
     document, model = manifests.graphs[graph or before.name]
     place, written = _written(document, model, node)
-    if old.kind not in KINDS or kind == old.kind:
-        what = f"it is {kind} already" if kind == old.kind else f"it is {old.kind}, which has a structure of its own"
-        raise InputError(f"{node}: {what}; choose a node of kind {', '.join(KINDS)}, and another kind for it")
+    if old.kind not in SOURCES or kind == old.kind:
+        what = f"it is {kind} already" if kind == old.kind else f"no other kind fulfils the contract of {old.kind}"
+        raise InputError(f"{node}: {what}; choose a node of kind {', '.join(SOURCES)}, and another kind for it")
     if written.output is None and {kind, old.kind} - {"llm", "agent"}:
         shown = json.dumps(old.output, ensure_ascii=False)
         raise InputError(f"{node}: its output is not declared, so another kind may change it; write output: {shown}")
-    block = _block(kind, old, written, ref or _only(manifests, kind), tool)
+    raw: Any = document.raw
+    for step in document.hoisted.written(place):
+        raw = raw[step]
+    if isinstance(raw[old.kind], dict) and "body" in raw[old.kind]:
+        raise InputError(f"{node}: it has a body in place; make a template of it first (decurion graph fmt --flat)")
+    made = convert(raw, old, kind, _with_known(choices, manifests, model))
     file = Path(document.file)
     text = file.read_bytes().decode()
-    changed = Changed(file, text, _replaced(text, document, (*place, old.kind), kind, block))
-    _verify(manifests, path, changed, node, graph)
+    after = _replaced(text, document, (*place, old.kind), kind, made.block)
+    changed = Changed(file, text, after, made.notes)
+    _verify(manifests, before, changed, node)
     return changed
+
+
+def _with_known(choices: Choices, manifests: Manifests, model: TaskGraph) -> Choices:
+    """The names that the files have, for what the author leaves open."""
+    known: dict[str, list[str]] = {"template": [template.name for template in model.spec.templates]}
+    for document in manifests.loaded.documents:
+        known.setdefault(document.kind, []).append(document.name)
+    known["tool"] = [f"{document.name}/{tool.name}" for document, one in manifests.servers for tool in one.spec.tools]
+    opening, closing = model.spec.delimiters or ("{{", "}}")
+    return replace(choices, known=known, delimiters=(opening, closing))
 
 
 def _written(document: Document, model: TaskGraph, path: str) -> tuple[tuple[str | int, ...], Written]:
@@ -74,45 +90,6 @@ def _written(document: Document, model: TaskGraph, path: str) -> tuple[tuple[str
         nodes = model.spec.templates[names.index(template or "")].nodes
     index = [one.name for one in nodes].index(name)
     return (*place, "nodes", index), nodes[index]
-
-
-def _only(manifests: Manifests, kind: str) -> str:
-    """The one resource that a block of this kind may name; NAME where there is none, or several."""
-    due = {"llm": "LLM", "tool": "MCPServer", "agent": "Agent"}.get(kind)
-    names = [document.name for document in manifests.loaded.documents if document.kind == due]
-    return names[0] if len(names) == 1 else "NAME"
-
-
-def _block(kind: str, node: Node, written: Written, ref: str, tool: str) -> Any:
-    fields: Mapping[str, Any] = node.output.get("properties", {})
-    names = list(node.with_)
-    if kind == "transform":
-        if not fields:
-            return {"$value": _neutral(node.output)}
-        return {name: _neutral(schema) for name, schema in fields.items()}
-    if kind == "code":
-        members = ", ".join(f'"{name}": {_neutral(schema)}' for name, schema in fields.items())
-        return f"{{{members}}}" if fields else _neutral(node.output)
-    if kind == "tool":
-        return {"server": ref, "name": tool or "NAME", "arguments": {name: f"{{{{ {name} }}}}" for name in names}}
-    prompt = written.llm.prompt if written.llm is not None else None
-    agent = getattr(written, "agent", None)
-    prompt = prompt or (agent.prompt if agent is not None else None)
-    given = "\n".join(f"{name}: {{{{ {name} }}}}" for name in names)
-    return {"ref": ref, "prompt": prompt or f"Give {', '.join(fields) or 'the answer'}.\n{given}".strip()}
-
-
-def _neutral(schema: Mapping[str, Any]) -> str:
-    """An expression for some value of a type."""
-    members = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    if members:
-        return repr(members[0])
-    kinds = schema.get("type")
-    kind = kinds[0] if isinstance(kinds, list) and kinds else kinds
-    if kind == "object" and schema.get("required"):
-        properties = schema.get("properties", {})
-        return "{" + ", ".join(f"'{name}': {_neutral(properties.get(name, {}))}" for name in schema["required"]) + "}"
-    return _NEUTRAL.get(str(kind), "None")
 
 
 def _replaced(text: str, document: Document, place: tuple[str | int, ...], kind: str, block: Any) -> str:
@@ -164,7 +141,7 @@ def _lines(kind: str, block: Any, indent: int) -> str:
     return found
 
 
-def _verify(manifests: Manifests, path: Path, changed: Changed, node: str, graph: str) -> None:
+def _verify(manifests: Manifests, before: CompiledGraph, changed: Changed, node: str) -> None:
     """Raises when the changed file does not compile, or is another graph in anything but the block of the node."""
     from decurion_cli.checking import compiled_texts
 
@@ -173,9 +150,10 @@ def _verify(manifests: Manifests, path: Path, changed: Changed, node: str, graph
     errors = [finding for finding in every_finding(texts) if finding.severity == "error"]
     if errors:
         raise CompileFailed(errors)
-    _, before = compiled([path], graph, use_run=False)
-    after = compiled_texts(texts)[graph or before.name]
-    others = [one for one in differences(before, after) if one.parts != ("block",)]
+    after = compiled_texts(texts)[before.name]
+    # A template that nothing used until now, or that nothing uses any more, is what it was.
+    found = [one for one in differences(before, after) if one.what != "template"]
+    others = [one for one in found if one.parts != ("block",)]
     if others:
         told = ", ".join(f"{one.what} {one.name}" for one in others)
         raise InputError(f"{node}: more than its block would change ({told}); declare its output, and try again")

@@ -3,6 +3,7 @@
 DecurionError                    every exception raised on purpose, in any package
 └── InputError                   something that a person wrote, or a model returned, is wrong
     ├── CompileFailed            (findings.py) a manifest or graph has findings of severity error
+    ├── ChoiceNeeded             (convert.py) a node's new block needs what neither the old one nor the files say
     ├── SchemaRefused            a schema is invalid, does not resolve, or is not supported
     ├── ValueRefused             a value is no JSON that every part of the system reads alike
     ├── OutputMismatch           a value breaks its schema
