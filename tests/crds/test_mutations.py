@@ -15,7 +15,7 @@ from decurion_crds.v1alpha1 import LLM, TaskGraph
 from decurion_crds.v1alpha1.parse import parse_resource
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-GRAPHS = ("filings", "router", "tickets", "local-pool")
+GRAPHS = ("filings", "router", "tickets", "local-pool", "refine")
 PLACES = 12
 """Most places of one kind in one graph, spread evenly."""
 
