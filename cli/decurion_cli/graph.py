@@ -9,6 +9,7 @@ import orjson
 import typer
 
 from decurion_cli.exits import exits
+from decurion_crds.errors import InputError
 
 if TYPE_CHECKING:
     from decurion_crds.compiled import CompiledGraph
@@ -27,7 +28,8 @@ def show(
     files: Annotated[list[Path], typer.Argument(help="Files or folders of manifests.", metavar="FILE...")],
     graph: Annotated[str, typer.Option("--graph", help="The TaskGraph to show, where the files hold several.")] = "",
     output: Annotated[
-        Literal["text", "mermaid", "json"], typer.Option("--output", "-o", help="Form of the picture.")
+        Literal["text", "mermaid", "json", "yaml"],
+        typer.Option("--output", "-o", help="Form of the picture; yaml is for --effective."),
     ] = "text",
     effective: Annotated[
         bool,
@@ -39,6 +41,8 @@ def show(
     from decurion_crds.show import show_mermaid, show_text
 
     with exits():
+        if (effective and output == "mermaid") or (output == "yaml" and not effective):
+            raise InputError(f"-o {output} {'is no form of a manifest' if effective else 'needs --effective'}")
         manifests, found = compiled(files, graph, use_run=False)
     if effective:
         written = manifests.graphs[graph or found.name][1]

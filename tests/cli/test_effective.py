@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from decurion_cli.main import app
 from decurion_cli.manifests import compiled
@@ -32,3 +33,14 @@ def test_what_is_left_unsaid_is_said() -> None:
     assert (read["timeoutSeconds"], read["onFailure"], read["retry"]) == (600.0, "fail", {"transient": 3, "repair": 2})
     triage = next(node for node in spec["nodes"] if node["name"] == "triage")
     assert (triage["map"]["tolerate"], triage["map"]["failFast"]) == ({"count": 0}, False)
+
+
+def test_the_effective_manifest_is_yaml_or_json_and_nothing_else() -> None:
+    def shown(*options: str) -> Result:
+        return CliRunner().invoke(app, ["graph", "show", str(EXAMPLES / "tickets"), *options])
+
+    assert yaml.safe_load(shown("--effective", "-o", "yaml").stdout) == json.loads(
+        shown("--effective", "-o", "json").stdout
+    )
+    assert shown("--effective", "-o", "mermaid").exit_code == 2
+    assert "--effective" in shown("-o", "yaml").stderr
