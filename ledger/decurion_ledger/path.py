@@ -7,17 +7,18 @@
     key    = "k:" 32 lower-case hex digits
     round  = 3*DIGIT, from 001, without leading zeros when longer than three
     turn   = "#turn-" 4*DIGIT [ "." 2*DIGIT ], without leading zeros when longer than four and two
-    mark   = "!open" | "!join" | "!output" | "!otherwise"
+    mark   = "!open" | "!join" | "!output" | "!otherwise" | "!writes"
 
 `/` is the run's root scope, `/extract` a node, `/extract[00017]` branch 17 of a map and the scope inside it,
 `/extract[00017]/read` a node in that scope. A mark names a step of the scope or node itself: `/extract!open`
 and `/extract!join` of a map, `/extract[00017]!output` of a branch, `/!output` of the run, `/extract!otherwise` what
-stands for the output of a node that failed. `/review/draft` is a node of the graph that the node `review` runs, and
-`/review!output` that graph's end. `/refine@003` is round 3 of a loop and the scope inside it, `/refine@003!open` what
-that round starts from where it is not the first, `/refine@003!output` its end, and `/refine!join` that of the loop.
-`/find#turn-0003` is turn 3 of an agent, and `/find#turn-0003.02` the second call of a tool in it. The
-canonical text is the identity: two paths are equal iff their texts are, and order of paths means order of texts by code
-point.
+stands for the output of a node that failed, and `/extract!writes` the work on what a map, graph or loop writes: events
+alone have that path, its result is the one at `/extract`. `/review/draft` is a node of the graph that the node `review`
+runs, and `/review!output` that graph's end. `/refine@003` is round 3 of a loop and the scope inside it,
+`/refine@003!open` what that round starts from where it is not the first, `/refine@003!output` its end, and
+`/refine!join` that of the loop. `/find#turn-0003` is turn 3 of an agent, and `/find#turn-0003.02` the second call of a
+tool in it. The canonical text is the identity: two paths are equal iff their texts are, and order of paths means order
+of texts by code point.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Literal, TypeAlias, cast
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_ledger.errors import BadPath
 
-Mark: TypeAlias = Literal["", "open", "join", "output", "otherwise"]
+Mark: TypeAlias = Literal["", "open", "join", "output", "otherwise", "writes"]
 
 MAX_TEXT = 1024
 _NAME = re.compile(r"[a-z][a-zA-Z0-9_]{0,62}")
@@ -40,7 +41,7 @@ _STEP = re.compile(
 )
 _TURN = re.compile(r"turn-([0-9]{4}|[1-9][0-9]{4,8})(?:\.([0-9]{2}|[1-9][0-9]{2,8}))?")
 _KEY = re.compile(r"[0-9a-f]{32}")
-_MARKS = frozenset({"open", "join", "output", "otherwise"})
+_MARKS = frozenset({"open", "join", "output", "otherwise", "writes"})
 
 
 def branch_key(key: Json) -> str:
@@ -93,7 +94,7 @@ class LedgerPath:
             return cls(_parse_steps(body, text), turn=_parse_turn(turn, text))
         body, bang, mark = text[1:].partition("!")
         if bang and mark not in _MARKS:
-            raise BadPath(text, "after ! stands open, join, output or otherwise, and nothing after that")
+            raise BadPath(text, "after ! stands open, join, output, otherwise or writes, and nothing after that")
         return cls(_parse_steps(body, text) if body else (), cast(Mark, mark))
 
     def __str__(self) -> str:
