@@ -49,6 +49,20 @@ TRAPS = [
 ]
 
 
+IDIOMS = [
+    "Optional step",
+    "Router",
+    "approval",
+    "Refine loop",
+    "Map and reduce",
+    "batch",
+    "a file",
+    "Sub-graph",
+    "A/B",
+    "Chat",
+]
+
+
 def headings() -> dict[str, int]:
     """Heading → line of it."""
     lines = enumerate(PAGE.read_text().splitlines(), 1)
@@ -57,6 +71,13 @@ def headings() -> dict[str, int]:
 
 def test_the_page_fits_into_six_kilobytes() -> None:
     assert len(PAGE.read_bytes()) <= MOST_BYTES
+
+
+def test_the_ten_idioms_are_there() -> None:
+    lines = PAGE.read_text().splitlines()
+    shown = "\n".join(lines[at] for at in headings().values() for at in (at - 1, at + 1))
+    assert [idiom for idiom in IDIOMS if idiom not in shown] == []
+    assert len(IDIOMS) == 10
 
 
 def test_every_heading_has_one_example_and_each_is_run_below() -> None:
