@@ -249,6 +249,18 @@ class ApprovalBlock(_Compiled):
     on_reject: Literal["fail", "continue"] = Field("fail", alias="onReject")
 
 
+class JoinBlock(_Compiled):
+    """A node that goes on when `count` of `racers`, which are among its `after`, have ended well.
+
+    The other racers are given up then, and what they wrote or would write does not count. A racer that fails does not
+    fail its scope; when fewer than `count` can still end well, the node fails, or is skipped where no racer failed. No
+    node is a racer of two.
+    """
+
+    racers: tuple[str, ...]
+    count: int
+
+
 class Retry(_Compiled):
     """Tries after the first: `transient` for failures of transport, `repair` for outputs that break their schema."""
 
@@ -279,6 +291,7 @@ class Node(_Compiled):
     control: tuple[str, ...] = ()
     choice: str | None = None
     parents: tuple[str, ...] = ()
+    join: JoinBlock | None = None
     reads: tuple[str, ...] = ()
     when: Expr | None = None
     with_: dict[str, Expr] = Field(default_factory=dict, alias="with")
@@ -336,8 +349,8 @@ class Scope(_Compiled):
 
     `input_schema` and `output_schema` are object schemas (`output_schema` is free where `output` is `$value`).
     `output` maps names to expressions, or the single name `$value` to one. `leaf` says that this scope runs whole on
-    one runner: no map and no approval is reachable from it, also not by the templates of its `graph` nodes. `digest`
-    covers everything in the scope and below it.
+    one runner: no map, no approval and no `join` is reachable from it, also not by the templates of its `graph` nodes.
+    `digest` covers everything in the scope and below it.
     """
 
     input_schema: Schema = Field(alias="inputSchema")
@@ -368,12 +381,16 @@ class Scope(_Compiled):
         It is when its switch was skipped or did not choose it, and when all of its own `after` were skipped and none
         of these has an `otherwise`. `outputs` has the outputs of switches at least.
         """
-        choice = node.choice
-        if choice is not None and (choice in skipped or node.name not in outputs[choice]["chosen"]):
+        if self.not_chosen(node, skipped=skipped, outputs=outputs):
             return True
         return bool(node.control) and all(
             name in skipped and self.by_name[name].otherwise is None for name in node.control
         )
+
+    def not_chosen(self, node: Node, *, skipped: Container[str], outputs: Mapping[str, Json]) -> bool:
+        """Whether a node stands in a case of a switch, which has ended, and that case is not the one that runs."""
+        choice = node.choice
+        return choice is not None and (choice in skipped or node.name not in outputs[choice]["chosen"])
 
 
 class RunLimits(_Compiled):

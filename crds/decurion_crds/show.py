@@ -150,6 +150,8 @@ def _reason(scope: Scope, node: Node, other: str) -> tuple[str, str]:
     """The arrow of an edge, and the expression that made it where it is an inferred one."""
     if other == node.choice:
         return "⇐", _case(scope.by_name[other], node.name)
+    if node.join is not None and other in node.join.racers:
+        return "←", f"races, with {len(node.join.racers) - 1} more, for {node.join.count} to win"
     if other in node.control:
         return "←", ""
     for where, expr in _expressions(node):

@@ -102,6 +102,8 @@ class Writer:
             made, may_fail = self.node(f"n{i}", nodes, depth=depth, free=free)
             free = free and not may_fail
             nodes.append(made)
+        if len(nodes) > 1 and self.chance(3):
+            nodes.append(self.joined(f"n{len(nodes)}", nodes))
         switch = self.switch(nodes) if self.chance(2) else []
         writers = [n for n in nodes if any(line.startswith("writes:") for line in n.lines)]
         lines = (
@@ -114,6 +116,22 @@ class Writer:
         total += " + sum([(i + 1) * x for i, x in enumerate(state.acc)])" if writers else ""
         lines.append(f'output: {{v: "{total}"{more}}}')
         return "".join(f"{indent}  {line}\n" for line in lines), fails and not free
+
+    def joined(self, name: str, before: list[Made]) -> Made:
+        """A node for which some of those before it race. What fails may come too late to be told from a skip: it does
+        not fail its scope.
+        """
+        racers = self.random.sample(before, self.number(2, len(before)))
+        count = self.number(1, len(racers))
+        mode = f"quorum, count: {count}" if count > 1 or self.chance(2) else "any"
+        given = " + ".join(["input.k", *(n.reads for n in before)])
+        lines = [f"join: {{mode: {mode}}}", f"after: [{', '.join(n.name for n in racers)}]"]
+        lines += [f'with: {{a: "{given}"}}', 'transform: {v: "a % 1000 + 1"}']
+        lines.append('onFailure: otherwise\notherwise: {v: "-3"}' if self.chance(2) else "onFailure: skip")
+        if self.chance(2):
+            lines.append('writes: {acc: "[output.v]"}')
+        lines = [part for line in lines for part in line.split("\n")]
+        return Made(name, f"(nodes.{name}.output.v if nodes.{name}.output else 0)", lines)
 
     def switch(self, nodes: list[Made]) -> list[str]:
         """A switch over some of the nodes that nothing of it reads."""

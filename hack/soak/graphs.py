@@ -43,7 +43,7 @@ HEAD = "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\
 PATIENCE = 3600.0
 """Virtual seconds in which a run has to end."""
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
-TIMED = frozenset({"timer_fired"})
+TIMED = frozenset({"timer_fired", "race_won"})
 """Records of what time decided."""
 ENDED = frozenset({"Succeeded", "Failed", "Skipped", "Cancelled", "NotRun"})
 _stores = itertools.count()

@@ -39,6 +39,7 @@ class RecordType(StrEnum):
     TIMER_FIRED = "timer_fired"
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_GIVEN = "approval_given"
+    RACE_WON = "race_won"
     SUSPENDED = "suspended"
     RESUMED = "resumed"
     CANCEL = "cancel"

@@ -248,6 +248,18 @@ class _Audit:
                 del mine[inner]
         elif path.endswith("!join"):
             self._joined(key, core, path.removesuffix("!join"))
+        elif core["type"] == "skip" and f"{path.partition('!')[0]}!open" in mine:
+            self._given_up(mine, path)
+
+    def _given_up(self, mine: dict[str, str], path: str) -> None:
+        """A node that had opened something was given up: what it opened does not count."""
+        under = tuple(f"{path.partition('!')[0]}{mark}" for mark in "[/!@")
+        for inner in [inner for inner in mine if inner.startswith(under) and inner != path]:
+            del mine[inner]
+        for unit in [unit for unit in self.units if unit.startswith(under)]:
+            del self.units[unit]
+        for at in [at for at in self.arms if at == under[0][:-1] or at.startswith(under)]:
+            del self.arms[at]
 
     def _joined(self, key: str, core: Mapping[str, Any], path: str) -> None:
         arms = self.arms.pop(path, {})

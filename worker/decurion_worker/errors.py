@@ -30,6 +30,7 @@ DecurionError                      (decurion_crds.errors)
 │       ├── EffectInDoubt          nobody knows whether a call that must not be repeated was carried out
 │       ├── Rejected               a person said no
 │       ├── ApprovalTimeout        nobody answered in time
+│       ├── TooFewEndedWell        a node waits for more of others than can end well
 │       ├── SecretMissing          a secret that a model or tool server needs did not come
 │       ├── SecretInvalid          a secret cannot be sent in a header
 │       ├── ExpressionFailure      an expression or code failed
@@ -419,6 +420,24 @@ class Rejected(Terminal):
         super().__init__(f"{path}: {by} has rejected it{why}; write onReject: continue where a run goes on after that")
         self.path = path
         self.by = by
+
+
+class TooFewEndedWell(Terminal):
+    """Of the nodes that race for another, so many failed or were skipped that the rest is not enough."""
+
+    code = "TooFewEndedWell"
+
+    def __init__(self, path: str, count: int, racers: int, failed: str, why: str) -> None:
+        first = why if why.startswith(failed) else f"{failed}: {why}"
+        super().__init__(
+            f"{path}: {count} of the {racers} nodes that race for it had to end well, and too few can; the first that "
+            f"failed is {_short(first, 300)}"
+        )
+        self.path = path
+        self.count = count
+        self.racers = racers
+        self.failed = failed
+        self.why = why
 
 
 class ApprovalTimeout(Terminal):

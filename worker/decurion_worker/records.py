@@ -14,8 +14,9 @@ from decurion_crds.compiled import CompiledGraph, Node, Scope
 from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import Execution, schema_hash
-from decurion_worker.engine.actions import Decide, EndScope, OpenFinally, Task
+from decurion_worker.engine.actions import Decide, EndScope, GiveUp, OpenFinally, RaceLost, RaceWon, Task
 from decurion_worker.engine.ending import FINAL_OPEN
+from decurion_worker.engine.races import losers, why_lost
 from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.scopes import ABANDONED, Opened, timed_out
 from decurion_worker.engine.tasks import counts
@@ -324,6 +325,53 @@ async def decided(values: Values, run: str, decision: Decide, *, envelope: Mappi
         failure=outcome.failure if outcome is not None else None,
         schema=schema_hash(asked.node.output),
         envelope=envelope,
+    )
+    return built.record
+
+
+def race_won(run: str, race: RaceWon, *, envelope: Mapping[str, Json]) -> Record:
+    """Enough of the nodes that race for another have ended well: which, and who is given up now. This depends on time,
+    so replay follows it.
+    """
+    scope, name = race.scope, race.name
+    said: dict[str, Json] = {"winners": list(scope.races[name].winners), "lost": list(losers(scope, name))}
+    return Record.event("race_won", f"{scope.path}/{name}", {"run": run, **envelope, **said})
+
+
+async def race_lost(values: Values, run: str, race: RaceLost, *, envelope: Mapping[str, Json]) -> Record:
+    """The failure of a node for which too few others ended well."""
+    scope, node = race.scope, race.scope.scope.by_name[race.name]
+    built = await build(
+        values,
+        run,
+        type="commit",
+        path=f"{scope.path}/{node.name}",
+        node=node.digest,
+        parents=scope.start(),
+        input=None,
+        value=None,
+        failure=why_lost(scope, node.name),
+        schema=schema_hash(node.output),
+        envelope=envelope,
+    )
+    return built.record
+
+
+async def skipped(values: Values, run: str, given: GiveUp, *, envelope: Mapping[str, Json]) -> Record:
+    """The end of a node that was given up: how far it came depends on time."""
+    scope, node = given.scope, given.scope.scope.by_name[given.name]
+    built = await build(
+        values,
+        run,
+        type="skip",
+        path=given.path,
+        node=node.digest,
+        parents=scope.start(),
+        input=None,
+        value=None,
+        schema=schema_hash(node.output),
+        envelope=envelope,
+        has_value=False,
     )
     return built.record
 

@@ -44,11 +44,15 @@ from decurion_worker.engine import (
     Applied,
     Close,
     Decide,
+    Decision,
     EndScope,
     Engine,
     Failure,
+    GiveUp,
     Join,
     OpenFinally,
+    RaceLost,
+    RaceWon,
     Task,
     failure_of,
 )
@@ -57,7 +61,16 @@ from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.loading import applied, done
 from decurion_worker.notes import Notes
 from decurion_worker.projection import RunFacts, project
-from decurion_worker.records import decided, finally_opened, given_up, join_record, scope_ended
+from decurion_worker.records import (
+    decided,
+    finally_opened,
+    given_up,
+    join_record,
+    race_lost,
+    race_won,
+    scope_ended,
+    skipped,
+)
 from decurion_worker.timers import Timers
 from decurion_worker.wide import channel_hash
 
@@ -570,15 +583,25 @@ class RunSession:
 
     # ------------------------------------------------------------------ what the driver writes itself
 
-    async def _decided(self, decision: Join | EndScope | Decide | OpenFinally) -> Record:
-        if isinstance(decision, Decide):
-            return await decided(self._values, self.run, decision, envelope=self._signed())
-        if isinstance(decision, Join):
-            return await join_record(self._values, self.run, decision.map, envelope=self._signed())
-        if isinstance(decision, OpenFinally):
-            scope = self.graph.templates[FINALLY]
-            return await finally_opened(self._values, self.run, scope, decision, envelope=self._signed())
-        return await scope_ended(self._values, self.run, decision, envelope=self._signed())
+    async def _decided(self, decision: Decision) -> Record:
+        values, run, signed = self._values, self.run, self._signed()
+        match decision:
+            case Decide():
+                return await decided(values, run, decision, envelope=signed)
+            case Join(map=joined):
+                return await join_record(values, run, joined, envelope=signed)
+            case RaceWon():
+                return race_won(run, decision, envelope=signed)
+            case RaceLost():
+                return await race_lost(values, run, decision, envelope=signed)
+            case GiveUp():
+                return await skipped(values, run, decision, envelope=signed)
+            case OpenFinally():
+                return await finally_opened(values, run, self.graph.templates[FINALLY], decision, envelope=signed)
+            case EndScope():
+                return await scope_ended(values, run, decision, envelope=signed)
+            case Close():
+                return await self._closing(decision)
 
     def _signed(self) -> dict[str, Json]:
         return {"worker": self._driver, "at": self._stamp()}

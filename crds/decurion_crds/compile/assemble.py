@@ -123,7 +123,7 @@ class _Assembly:
         return self._done[name]
 
     def _leaf(self, node: Node) -> bool:
-        if node.map is not None or node.approval is not None:
+        if node.map is not None or node.approval is not None or node.join is not None:
             return False
         return node.template is None or self._done[node.template].leaf
 
@@ -141,6 +141,7 @@ class _Assembly:
                 "control": draft.after,
                 "choice": draft.choice,
                 "parents": [name for name in scope.nodes if name in edges and edges[name].data],
+                "join": {"racers": draft.race.racers, "count": draft.race.count} if draft.race is not None else None,
                 "reads": _reads(draft),
                 "when": _expr(draft.when),
                 "with": _exprs(draft.with_),

@@ -80,6 +80,14 @@ class Use:
         return f"graph {self.graph}" if self.graph is not None else f"template {self.scope.rpartition('/')[2]}"
 
 
+@dataclass(frozen=True, slots=True)
+class Race:
+    """The nodes of which `count` have to end well before a node begins; the rest is then given up."""
+
+    racers: tuple[str, ...]
+    count: int
+
+
 @dataclass(eq=False, slots=True)
 class NodeDraft:
     """A node. A `with` name whose expression was refused is in `names` and not in `with_`.
@@ -121,6 +129,7 @@ class NodeDraft:
     until: Site | None = None
     score: Site | None = None
     body: Use | None = None
+    race: Race | None = None
     broken: bool = False
 
     @property

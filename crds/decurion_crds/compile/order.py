@@ -10,6 +10,7 @@ from itertools import combinations, pairwise
 
 from decurion_crds.compile.conditions import Conditions
 from decurion_crds.compile.draft import ScopeDraft, Site
+from decurion_crds.compile.joins import assign_races, ended_before
 from decurion_crds.compile.report import Report, Spot
 
 
@@ -36,7 +37,7 @@ class Order:
     ancestors: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def before(self, name: str, other: str) -> bool:
-        """Whether `name` ends before `other` begins."""
+        """Whether `name` ends, or is given up, before `other` begins."""
         return name in self.ancestors[other]
 
     def unordered(self, name: str, other: str) -> bool:
@@ -47,6 +48,7 @@ class Order:
 
 def order_scope(scope: ScopeDraft, report: Report) -> Order:
     """The order of a scope. Cycles are in the report, each with what made its edges; file order breaks them."""
+    assign_races(scope, report)
     edges: Edges = {name: {} for name in scope.nodes}
     for node in scope.nodes.values():
         if node.choice is not None and node.chosen_at is not None:
@@ -63,8 +65,7 @@ def order_scope(scope: ScopeDraft, report: Report) -> Order:
     _report_cycles(scope, edges, report)
     order = Order(edges, conditions, names=_sorted(edges))
     for name in order.names:
-        above = edges[name].keys()
-        order.ancestors[name] = frozenset(above).union(*(order.ancestors[a] for a in above))
+        order.ancestors[name] = ended_before(edges[name].keys(), scope.nodes[name].race, order.ancestors)
     for name, channel, site in _channel_reads(scope):
         for writer in writers(scope, channel):
             if order.before(writer, name):

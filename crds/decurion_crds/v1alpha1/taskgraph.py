@@ -285,6 +285,30 @@ class Retry(Model):
     }
 
 
+class JoinBlock(Model):
+    """How many of the nodes that a node waits for have to end well before it runs."""
+
+    mode: Literal["all", "any", "quorum"] = Field(
+        description="all: every one has ended, and one that fails fails the run or the item. any: one has ended well; "
+        "quorum: count have. The rest is then given up, and what it would have written is discarded."
+    )
+    count: int | None = Field(None, ge=1, le=MAX_ENTRIES, description="How many have to end well; with quorum.")
+
+    rules = (
+        Rule(
+            cel="self.mode != 'quorum' || has(self.count)",
+            message="a quorum is a number of nodes; add count",
+            check=lambda join: join.mode != "quorum" or join.count is not None,
+            code="FIELD-MISSING",
+        ),
+        Rule(
+            cel="self.mode == 'quorum' || !has(self.count)",
+            message="count belongs to mode: quorum; write that, or remove count",
+            check=lambda join: join.mode == "quorum" or join.count is None,
+        ),
+    )
+
+
 def _source(value: object) -> object:
     if isinstance(value, dict):
         raise PydanticCustomError(
@@ -307,6 +331,11 @@ class Node(Model):
     )
     after: Annotated[list[Identifier], atomic(max_length=MAX_ENTRIES)] = Field(
         default_factory=list, description="Nodes to wait for, for order that no read expresses."
+    )
+    join: JoinBlock | None = Field(
+        None,
+        description="How many of the nodes in after, or where there is none of those whose output it reads, have to "
+        "end well before the node runs. Absent, all of them end first.",
     )
     when: Expression | None = Field(
         None, description="Python expression; when it is false the node is skipped. Absent, the node runs."
@@ -364,7 +393,6 @@ class Node(Model):
 
     rules = (one_of(*BLOCKS),)
     later: ClassVar[Mapping[str, str]] = {
-        "join": "remove it; a node waits for all that it reads",
         "workspace": "pass contents by with and output",
         "context": "pass what the prompt needs by with",
         "sensitive": "remove it, and keep such values out of the graph",

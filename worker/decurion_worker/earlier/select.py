@@ -10,7 +10,7 @@ whole or not at all: its rounds follow from one another.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,7 +99,7 @@ class _Selecting:
             node, before = new.by_name[name], old.by_name.get(name)
             base = f"{path}/{name}"
             unchanged = before is not None and before.digest == node.digest and same(node)
-            if not unchanged or base == self._path or any(other not in held for other in node.after):
+            if not unchanged or base == self._path or not _follows(node, held) or self._gave_up(base, new):
                 continue
             if not self._is_inside(base) and self._ended_well(base, node):
                 self._keep_below(base)
@@ -108,6 +108,13 @@ class _Selecting:
                 self.kept.add(f"{base}!open")
                 self._parts(base, node)
         return held
+
+    def _gave_up(self, base: str, scope: Scope) -> bool:
+        """Whether a node lost a race, or was skipped in one: that is decided again."""
+        name = base.rpartition("/")[2]
+        one = self._index.get(base)
+        races = any(node.join is not None and name in node.join.racers for node in scope.nodes)
+        return races and one is not None and not one.failed and not one.has_value
 
     def _is_inside(self, base: str) -> bool:
         """Whether the path that runs again lies in what has this path."""
@@ -192,6 +199,15 @@ class _Selecting:
 def _end_of(base: str, node: Node) -> str:
     """The path of the record that ends what a node opened."""
     return f"{base}!output" if node.map is None and node.loop is None else f"{base}!join"
+
+
+def _follows(node: Node, held: Container[str]) -> bool:
+    """Whether what a node comes after holds: of those that race for it, as many as it takes."""
+    racers = node.join.racers if node.join is not None else ()
+    count = node.join.count if node.join is not None else 0
+    return all(name in held for name in node.after if name not in racers) and (
+        sum(name in held for name in racers) >= count
+    )
 
 
 def _anything(node: Node) -> bool:

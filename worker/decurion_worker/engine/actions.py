@@ -52,6 +52,31 @@ class Decide:
 
 
 @dataclass(frozen=True, slots=True)
+class RaceWon:
+    """Enough of the nodes that race for `name` have ended well: a record says which, and who is given up."""
+
+    scope: ScopeState
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RaceLost:
+    """Too few of the nodes that race for `name` can still end well, since some failed: its record says so."""
+
+    scope: ScopeState
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """A node that was given up when a race was won: the record at `path` says that it is skipped."""
+
+    scope: ScopeState
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class OpenFinally:
     """The nodes have ended, and how: `finally` begins. `parents` are the records that ended them."""
 
@@ -68,7 +93,7 @@ class Close:
     output_hash: str | None
 
 
-Decision: TypeAlias = Join | EndScope | Decide | OpenFinally | Close
+Decision: TypeAlias = Join | EndScope | Decide | RaceWon | RaceLost | GiveUp | OpenFinally | Close
 
 
 @dataclass(frozen=True, slots=True)

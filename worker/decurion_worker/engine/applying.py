@@ -45,6 +45,8 @@ class Applying:
                 if (opened := self._state.opened.get(record.path)) is not None and not opened.joined:
                     self._then.time_out(opened)
                 self._asking.expire(record.path)
+            case "race_won":
+                self._then.races.won(record)
             case "approval_given":
                 self._asking.give(record)
             case "suspended" | "resumed":
@@ -111,7 +113,9 @@ class Applying:
         scope, name = self._state.node_at(base)
         for channel, value in (applied.writes or {}).items():
             scope.writes.setdefault(channel, {})[name] = value
-        if mark == "!otherwise":
+        if record.type == "skip" and name in scope.lost:
+            self._given_up(scope, name, record)
+        elif mark == "!otherwise":
             self._taken_back(scope, record.path)
             scope.outputs[name] = applied.value
             self._then.end_node(scope, name, NodeStatus.FAILED if failure else NodeStatus.OK, record, failure)
@@ -127,6 +131,12 @@ class Applying:
                 self._then.end_node(scope, name, NodeStatus.SKIPPED, record, failure)
             else:
                 self._ended(scope, name, record, failure)
+
+    def _given_up(self, scope: ScopeState, name: str, record: Record) -> None:
+        base = base_of(record.path)
+        self._then.races.given_up(base)
+        self._state.results.forget_opened(base, but=record.path)
+        self._then.end_node(scope, name, NodeStatus.SKIPPED, record, None)
 
     def _ended(self, scope: ScopeState, name: str, record: Record, failure: Failure | None) -> None:
         """A node's own work is over. One that failed on a runner has what its `otherwise` gave as its delta."""

@@ -6,6 +6,7 @@ from decurion_ledger import Record
 from decurion_worker.engine.actions import EndScope, Join
 from decurion_worker.engine.ending import Ending
 from decurion_worker.engine.parking import park
+from decurion_worker.engine.races import Races
 from decurion_worker.engine.scopes import ABANDONED, NodeStatus, Opened, ScopeState, timed_out
 from decurion_worker.engine.state import EngineState
 from decurion_worker.engine.tasks import key_of
@@ -18,6 +19,7 @@ class Consequences:
     def __init__(self, state: EngineState) -> None:
         self._state = state
         self.ending = Ending(state)
+        self.races = Races(state, self)
 
     def start(self, scope: ScopeState) -> None:
         for name, waits in scope.waits.items():
@@ -33,8 +35,13 @@ class Consequences:
         self.start(scope)
 
     def ready(self, scope: ScopeState, name: str) -> None:
+        if name in scope.lost:
+            return
         scope.status[name] = NodeStatus.READY
-        self._state.offers.push(scope, "node", name)
+        if name in scope.plan.joins:
+            self.races.fail_or_push(scope, name)
+        else:
+            self._state.offers.push(scope, "node", name)
 
     def end_node(
         self, scope: ScopeState, name: str, status: NodeStatus, record: Record, failure: Failure | None
@@ -42,17 +49,21 @@ class Consequences:
         scope.status[name] = status
         scope.cores[name] = (record.path, record.core_hash)
         scope.left -= 1
-        if failure is not None:
+        racing = scope.plan.racing.get(name)
+        if failure is not None and racing is None:
             scope.failures[name] = failure
             if scope.before is not None:
                 self._pass_over(scope, name)
             else:
                 self.halt(scope)
         else:
+            if racing is not None:
+                self.races.ended(scope, name, failure)
             for follower in scope.plan.followers[name]:
-                scope.waits[follower] -= 1
-                if scope.waits[follower] == 0:
-                    self.ready(scope, follower)
+                if follower != racing:
+                    scope.waits[follower] -= 1
+                    if scope.waits[follower] == 0:
+                        self.ready(scope, follower)
         self.settle(scope)
         self.ending.settle()
 
@@ -125,6 +136,13 @@ class Consequences:
             kind, path, name = opened.held.popleft()
             if (scope := self._state.scopes.get(path)) is not None:
                 self._state.offers.push(scope, kind, name)
+
+    def make_room(self, scope: ScopeState) -> None:
+        """What was to go on in a scope does not: others of the maps around may."""
+        owner = scope.owner
+        while owner is not None:
+            self.settle_opened(owner)
+            owner = owner.home.owner
 
     def settle_opened(self, opened: Opened) -> None:
         state, over = self._state, self.ending.is_over(opened.path)

@@ -26,9 +26,12 @@ from decurion_worker.engine.actions import (
     Decide,
     Decision,
     EndScope,
+    GiveUp,
     Join,
     OpenFinally,
     Outcome,
+    RaceLost,
+    RaceWon,
     Task,
 )
 from decurion_worker.engine.applying import Applying
@@ -36,6 +39,7 @@ from decurion_worker.engine.approvals import Approvals, Asked
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.environment import channel_values
 from decurion_worker.engine.parking import rests, wake
+from decurion_worker.engine.races import stands
 from decurion_worker.engine.results import Results, arms_root
 from decurion_worker.engine.scopes import NodeStatus, Opened, RunTime, ScopeState
 from decurion_worker.engine.state import EngineState, base_of
@@ -141,9 +145,16 @@ class Engine:
 
     def decide(self) -> list[Decision]:
         """The records that the driver owes, each once, in the order in which they became due."""
-        decisions = list(self.state.decisions.values())
-        self.state.decisions.clear()
-        return [decision for decision in decisions if self._stands(decision)]
+        decisions = self.state.decisions
+        for key, decision in list(decisions.items()):
+            if isinstance(decision, RaceWon):
+                # Alone: of what else is due, some may be given up with it.
+                del decisions[key]
+                if self._stands(decision):
+                    return [decision]
+        due = list(decisions.values())
+        decisions.clear()
+        return [decision for decision in due if self._stands(decision)]
 
     def _stands(self, decision: Decision) -> bool:
         """Whether a decision still holds: a replay may bring more of what it thought had ended.
@@ -162,6 +173,11 @@ class Engine:
                 return self.state.root.ended
             case Decide(asked=asked):
                 return not self._then.ending.is_over(asked.path) and not asked.home.halted and not asked.home.ended
+            case RaceWon(scope=scope, name=name):
+                return stands(scope, name) and not self._then.ending.is_over(scope.path)
+            case RaceLost(scope=scope, name=name) | GiveUp(scope=scope, name=name):
+                over = self._then.ending.is_over(scope.path) or scope.halted or scope.ended
+                return not over and not scope.status[name].terminal
             case _:
                 return True
 
@@ -177,7 +193,7 @@ class Engine:
         Branches of a map that was joined are in its join.
         """
         found = self.state.results.leaves()
-        for path, opened in self.state.opened.items():
+        for path, opened in (*self.state.opened.items(), *self.state.given_up.items()):
             if not opened.single and opened.ended:
                 found.append((f"{path}!arms", arms_root(opened.ended_arms())))
         return found
@@ -226,6 +242,9 @@ class Engine:
     def _task(self, key: str, kind: ItemKind, scope_path: str, name: str) -> Task | None:
         scope = self.state.scopes.get(scope_path)
         if scope is None or scope.ended or self._then.ending.is_over(scope_path):
+            return None
+        if name in scope.lost:
+            self._then.make_room(scope)
             return None
         if kind == "round" and scope.opened[name].joined:
             return None  # a replay pushed it, and then brought the end of the loop

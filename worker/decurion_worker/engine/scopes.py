@@ -76,12 +76,36 @@ class Before:
     channels: Mapping[str, Json]
 
 
+@dataclass(slots=True)
+class Race:
+    """How far a race is: the winners in the order in which they ended, and the racers that ended otherwise, with their
+    failure. `over`: it was won, and that is in the log, or it cannot be won any more.
+    """
+
+    winners: list[str] = field(default_factory=list)
+    out: dict[str, Failure | None] = field(default_factory=dict)
+    over: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether a racer failed."""
+        return any(failure is not None for failure in self.out.values())
+
+
 class ScopePlan:
-    """What a scope's definition says about order, worked out once for all its instances."""
+    """What a scope's definition says about order, worked out once for all its instances.
+
+    `joins` are the nodes for which others race, `racing` says of these for which. A race counts as one that is waited
+    for.
+    """
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
+        self.joins = {n.name: n.join for n in scope.nodes if n.join is not None}
+        self.racing = {racer: name for name, join in self.joins.items() for racer in join.racers}
         self.waits: dict[str, int] = {n.name: len(n.after) for n in scope.nodes}
+        for name, join in self.joins.items():
+            self.waits[name] += 1 - len(join.racers)
         self.followers = scope.followers
 
     @cached_property
@@ -112,6 +136,9 @@ class ScopeState:
     opened: dict[str, Opened] = field(default_factory=dict)
     asked: dict[str, Asked] = field(default_factory=dict)
     """Nodes that wait for people."""
+    races: dict[str, Race] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    """Nodes that were given up when a race was won."""
     parked: bool = False
     """Nothing in here can go on before somebody decides, and none of its tasks is out: it counts nowhere."""
     running: int = 0
@@ -126,6 +153,7 @@ class ScopeState:
         self.waits = dict(self.plan.waits)
         self.status = dict.fromkeys(self.waits, NodeStatus.WAITING)
         self.left = len(self.waits)
+        self.races = {name: Race() for name in self.plan.joins}
 
     @property
     def scope(self) -> Scope:
@@ -133,7 +161,11 @@ class ScopeState:
 
     def parents(self, node: Node) -> tuple[tuple[str, str], ...]:
         """Core hashes of the nodes whose data `node` reads, in path order; of a branch's start where it reads none."""
-        return self.ends(node.parents)
+        if node.join is None:
+            return self.ends(node.parents)
+        # What becomes of the others, and when, depends on time.
+        winners = self.races[node.name].winners
+        return self.ends(name for name in node.parents if name not in node.join.racers or name in winners)
 
     def ends(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """The records that ended these nodes, in path order; the scope's own start where none is named."""
@@ -141,10 +173,20 @@ class ScopeState:
 
     def skips(self, node: Node) -> bool:
         """Whether a node is skipped whatever its `when` says."""
+        if node.join is not None:
+            won = len(self.races[node.name].winners) == node.join.count
+            return not won or self.not_chosen(node)
         if node.choice is None and not node.control:
             return False
-        skipped = {name for name, status in self.status.items() if status is NodeStatus.SKIPPED}
-        return self.scope.passes_over(node, skipped=skipped, outputs=self.outputs)
+        return self.scope.passes_over(node, skipped=self._passed(), outputs=self.outputs)
+
+    def not_chosen(self, node: Node) -> bool:
+        """Whether a node stands in a case that its switch did not choose."""
+        return self.scope.not_chosen(node, skipped=self._passed(), outputs=self.outputs)
+
+    def _passed(self) -> set[str]:
+        """What was skipped, or failed where that does not halt the scope."""
+        return {name for name, status in self.status.items() if status in (NodeStatus.SKIPPED, NodeStatus.FAILED)}
 
     @property
     def failure(self) -> Failure | None:
