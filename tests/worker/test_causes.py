@@ -109,3 +109,45 @@ async def test_a_row_that_fails_names_its_cause_wherever_the_run_was_cut() -> No
 async def test_a_row_that_fails_names_its_cause_however_many_slots_there_are(branches: int) -> None:
     session, _ = await done(compiled(ROWS), {"rows": [[1, 2, 3], [4, 5], [6]]}, branches=branches)
     assert [row["error"] for row in session.engine.output["rows"]] == ["ExpressionFailure", "ExpressionFailure"]
+
+
+BESIDE = (
+    """
+  input: {rows: {type: array, items: {type: array, items: {type: integer}}}}
+  nodes:
+    - name: rows
+      map: {items: input.rows, as: row, template: row}
+    - name: bad
+      with: {size: "len(input.rows)"}
+      code: |
+        if size > 0:
+            raise ValueError("the cause")
+        {"k": size}
+      output: {k: {type: integer}}
+  output: {rows: nodes.rows.output.items, k: nodes.bad.output.k}
+  templates:
+    - name: row
+      input: {row: {type: array, items: {type: integer}}}
+      nodes:
+        - name: cells
+          map: {items: input.row, as: k, template: cell}
+      output: {cells: nodes.cells.output.items}
+    - name: cell
+      input: {k: {type: integer}}
+      nodes:
+        - name: ask
+          with: {k: input.k}
+          llm: {ref: slow, prompt: "item {{ k }}"}
+      output: {text: nodes.ask.output.text}
+"""
+    + LLM
+)
+
+
+async def test_a_map_whose_branches_were_given_up_is_not_the_cause() -> None:
+    session, log = await done(compiled(BESIDE), {"rows": [[1, 2], [3]]})
+    assert session.projection()["phase"] == "Failed"
+    assert log[-1].envelope["failure"]["path"] == "/bad"
+    (joined,) = [record for record in log if record.path == "/rows!join"]
+    assert joined.core is not None
+    assert joined.core["outcome"] == {"failed": {"class": "Terminal", "code": "Abandoned"}}

@@ -256,16 +256,17 @@ async def join_record(values: Values, run: str, joined: Opened, *, envelope: Map
 def _join_failure(joined: Opened) -> Failure | None:
     if joined.node.loop is not None and joined.failures:
         return joined.failures[0]
-    if joined.over_tolerance:
-        first = joined.failures[min(joined.failures)]
+    own = {index: failure for index, failure in joined.failures.items() if failure.code != ABANDONED}
+    if joined.fails_with(len(own)):
+        first = own[min(own)]
         message = (
-            f"{len(joined.failures)} of {joined.total} items failed, more than the map tolerates; the first, "
+            f"{len(own)} of {joined.total} items failed, more than the map tolerates; the first, "
             f"{first.path}, with {first.code}: {first.message}"
         )
         return Failure(joined.path, "Terminal", "ItemsFailed", message)
     if joined.timed_out:
         return timed_out(joined)
-    if joined.ended < joined.total or joined.outputs is None:
+    if joined.over_tolerance or joined.ended < joined.total or joined.outputs is None:
         return Failure(joined.path, "Terminal", ABANDONED, "the run failed elsewhere before all items had run")
     return None
 

@@ -299,7 +299,11 @@ class Opened:
 
     @property
     def over_tolerance(self) -> bool:
-        return not self.node.map.tolerate.allows(len(self.failures), self.total) if self.node.map else False
+        return self.fails_with(len(self.failures))
+
+    def fails_with(self, failed: int) -> bool:
+        """Whether so many failed items are more than the map tolerates."""
+        return not self.node.map.tolerate.allows(failed, self.total) if self.node.map else False
 
     @property
     def stopped(self) -> bool:
