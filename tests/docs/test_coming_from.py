@@ -29,7 +29,7 @@ input: {number: {type: integer}, text: {type: string}, file: {type: string}, ite
 nodes:
   - {name: first, with: {items: input.items}, transform: {size: len(items)}}
   - {name: second, with: {text: input.text}, llm: {ref: fast, prompt: "Say {{ text }}"}}
-output: {size: nodes.first.output.size}
+output: {text: input.text}
 templates:
   - name: one
     input: {item: Item}
@@ -60,6 +60,8 @@ def snippets(cell: str) -> list[dict[str, Any]]:
 def node(snippet: dict[str, Any]) -> dict[str, Any]:
     """A node around a part of one."""
     it = {"name": "it", **snippet}
+    if "join" in it:
+        it["after"] = ["first", "second"]
     if not any(name in it for name in BLOCKS):
         it |= {"llm": {"ref": "fast", "prompt": "Say it."}} if "output" in it else {"transform": {"size": 1}}
     [block] = [name for name in BLOCKS if name in it]
