@@ -54,6 +54,8 @@ def approve(
         from decurion_operator.gateway import current_namespace
     except ImportError:
         fail("the cluster's client is not installed: pip install 'decurion[operator]', or name --ledger", ENVIRONMENT)
+    # What it warns of is in the error that follows.
+    logging.getLogger("kubernetes").setLevel(logging.ERROR)
     with exits():
         decision = Decision(not reject, node, group, comment, filled)
         where, config = namespace or current_namespace(kubeconfig or None), kubeconfig or None

@@ -37,11 +37,13 @@ class StartError(OperatorError):
 
 
 class ClusterError(OperatorError):
-    """The API server did not do what was asked. `status` is the HTTP status, 0 when there was no answer."""
+    """The API server did not do what was asked. `status` is the HTTP status, 0 when there was no answer; `said` its own
+    message, if it gave one."""
 
-    def __init__(self, message: str, *, status: int = 0) -> None:
+    def __init__(self, message: str, *, status: int = 0, said: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.said = said
 
 
 class NotFound(ClusterError):

@@ -28,6 +28,7 @@ import binascii
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
@@ -35,6 +36,7 @@ import aiohttp
 import orjson
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, Configuration
+from yaml import YAMLError
 
 from decurion_crds.v1alpha1.base import GROUP, VERSION
 from decurion_operator.errors import (
@@ -73,6 +75,8 @@ PAGE_TRIES = 4
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _JSON_PATCH = "application/json-patch+json"
 _MERGE_PATCH = "application/merge-patch+json"
+_UNUSABLE = (kube_config.ConfigException, OSError, YAMLError, ValueError, TypeError, KeyError, AttributeError)
+"""What reading a kubeconfig raises: the library takes its form for granted."""
 _TOO_LARGE = ("request is too large", "exceeds the maximum size", "trying to send message larger than max")
 
 
@@ -121,11 +125,8 @@ class Gateway:
                 await kube_config.load_kube_config(  # type: ignore[no-untyped-call]
                     config_file=settings.kubeconfig, client_configuration=configuration
                 )
-        except (kube_config.ConfigException, OSError, ValueError) as error:
-            place = settings.kubeconfig or "the default kubeconfig"
-            raise StartError(
-                f"No cluster can be reached with {place} ({error}): let KUBECONFIG name a readable file."
-            ) from error
+        except _UNUSABLE as error:
+            raise _no_cluster(settings.kubeconfig, error, "let KUBECONFIG name a readable file") from error
         return cls(ApiClient(configuration), settings, meter)
 
     async def connection(self) -> Connection:
@@ -311,12 +312,17 @@ def current_namespace(kubeconfig: str | None) -> str:
     """The namespace of the current context of a kubeconfig. Raises `StartError`."""
     try:
         _, current = kube_config.list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]
-    except (kube_config.ConfigException, OSError, ValueError) as error:
-        place = kubeconfig or "the default kubeconfig"
-        raise StartError(
-            f"No cluster can be reached with {place} ({error}): name --kubeconfig, or --ledger."
-        ) from error
-    return str((current or {}).get("context", {}).get("namespace") or "default")
+        return str((current or {}).get("context", {}).get("namespace") or "default")
+    except _UNUSABLE as error:
+        raise _no_cluster(kubeconfig, error, "name --kubeconfig, or --ledger") from error
+
+
+def _no_cluster(kubeconfig: str | None, error: Exception, remedy: str) -> StartError:
+    told = isinstance(error, kube_config.ConfigException | OSError | YAMLError)
+    why = " ".join(str(error).split()).rstrip(".") if told else "it has not the form of a kubeconfig"
+    if kubeconfig and not Path(kubeconfig).exists():
+        why = "there is no such file"
+    return StartError(f"No cluster can be reached with {kubeconfig or 'the default kubeconfig'} ({why}): {remedy}.")
 
 
 def _path(kind: str, namespace: str, name: str = "") -> str:
@@ -343,11 +349,11 @@ def _error(status: int, data: bytes, what: str) -> ClusterError:
         message = data[:256].decode(errors="replace")
     text = f"{what} was answered {status}: {message or 'without a message'}"
     if status == 413 or any(mark in message for mark in _TOO_LARGE):
-        return TooLarge(text, status=status)
+        return TooLarge(text, status=status, said=message)
     if status == 404:
-        return NotFound(text, status=status)
+        return NotFound(text, status=status, said=message)
     if status == 409:
-        return Conflict(text, status=status)
+        return Conflict(text, status=status, said=message)
     if status == 429 or status >= 500:
-        return ClusterUnavailable(text, status=status)
-    return Refused(text, status=status)
+        return ClusterUnavailable(text, status=status, said=message)
+    return Refused(text, status=status, said=message)
