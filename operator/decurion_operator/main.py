@@ -23,6 +23,7 @@ from decurion_operator.definitions import Definitions, Parser
 from decurion_operator.errors import ClusterError, NotFound, Refused, StartError
 from decurion_operator.gateway import Gateway
 from decurion_operator.handlers import Watch
+from decurion_operator.history import History
 from decurion_operator.leader import Leader
 from decurion_operator.metrics import Meter
 from decurion_operator.pacing import Pacer
@@ -98,6 +99,7 @@ class Operator:
             cluster=cluster,
             now=time.time,
         )
+        self._history = History(cache, gateway, self._deeds, again=self._dispatcher.add_in)
         self._approvals = Approvals(cache, gateway, self._pools, self._deeds, statuses, now=time.time)
         self._watch = Watch(settings, meter, connection=gateway.connection, feed=self._feed)
         self._resync = Resync(cache, gateway, settings, saw=self._saw_surely, lost=self._lost, complete=self._compared)
@@ -176,12 +178,16 @@ class Operator:
             case "LLM" | "MCPServer" | "Agent":
                 return await self._definitions.reconcile_endpoint(key)
             case "TaskGraph":
+                self._history.tidy(key)
                 return await self._definitions.reconcile_graph(key)
             case "WorkerPool":
                 return await self._pools.reconcile(key)
             case "Approval":
                 return await self._approvals.reconcile(key)
             case _:
+                run = self.cache.get(key)
+                if run is not None and run.finished:
+                    self._history.ended(run)
                 return await self._runs.reconcile(key)
 
     def _add(self, key: Key) -> None:
@@ -230,6 +236,7 @@ class Operator:
             self._approvals.gone(gone)
         if key.kind == "TaskGraphRun":
             self._runs.gone(gone)
+            self._history.ended(gone)
             self._add(gone.pool)
             self._pools.tell_live()
 

@@ -38,6 +38,7 @@ from decurion_crds.v1alpha1.base import (
 )
 from decurion_crds.v1alpha1.channel import Channel
 from decurion_crds.v1alpha1.delimiters import Delimiters
+from decurion_crds.v1alpha1.history import History
 from decurion_crds.v1alpha1.mcpserver import ToolName
 from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
 from decurion_crds.v1alpha1.needs import BODY_TEXT as _BODY_TEXT
@@ -468,6 +469,9 @@ class TaskGraphSpec(Model):
         None,
         description="What opens and closes an expression in texts, where {{ and }} mean something to another tool, as "
         'in ["<<", ">>"].',
+    )
+    history: History | None = Field(
+        None, description="How many ended runs of this graph are kept as resources. Absent, all are kept."
     )
     needs: Needs = Field(
         default_factory=dict,
