@@ -189,7 +189,8 @@ def _request(
     if not files:
         raise InputError("nothing to run: name files or folders of manifests, or a run with --resume")
     manifests, found = compiled(files, graph, bind=dict(_pair(b) for b in bind), use_run=not given)
-    earlier = earlier or _earlier_of(manifests, found.name)
+    if earlier is None and not given:
+        earlier = _earlier_of(manifests, found.name)
     value, uri, base = _input(given, manifests, found.name)
     if not uri and not (earlier is not None and value is None):
         value = check_input(found, value if value is not None else {})
