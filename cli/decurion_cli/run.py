@@ -18,8 +18,14 @@ from decurion_crds.errors import DecurionError, InputError
 
 if TYPE_CHECKING:
     from decurion_cli.manifests import Manifests
+    from decurion_crds.v1alpha1 import Place
     from decurion_worker.earlier import Earlier
+    from decurion_worker.errors import BadInput
     from decurion_worker.opening import OpenRequest
+
+
+_MAX_PLACED_BYTES = 1024 * 1024
+"""Reading places in larger inputs takes seconds; of these the file alone is told."""
 
 
 class RunOwned(DecurionError):
@@ -176,6 +182,7 @@ def _request(
     import uuid_utils
 
     from decurion_cli.manifests import compiled, read
+    from decurion_worker.errors import BadInput
     from decurion_worker.opening import OpenRequest, check_input
 
     if resume:
@@ -193,7 +200,10 @@ def _request(
         earlier = _earlier_of(manifests, found.name)
     value, uri, base = _input(given, manifests, found.name)
     if not uri and not (earlier is not None and value is None):
-        value = check_input(found, value if value is not None else {})
+        try:
+            value = check_input(found, value if value is not None else {})
+        except BadInput as error:
+            raise _placed(error, given, manifests, found.name) from error
     request = OpenRequest(
         run=run_id or str(uuid_utils.uuid7()),
         name=found.name,
@@ -267,6 +277,31 @@ def _input(given: str, manifests: Manifests, graph: str) -> tuple[Any, str, Path
         return spec.input, "", folder
     uri = spec.input_from.uri
     return None, uri, Path(unquote(urlsplit(uri).path)).parent if uri.startswith("file:") else folder
+
+
+def _placed(error: BadInput, given: str, manifests: Manifests, graph: str) -> DecurionError:
+    """The error with the place of each fault, where the input was written in a file."""
+    from decurion_cli.run_checks import input_findings
+    from decurion_crds.findings import CompileFailed
+    from decurion_crds.loader import load_text
+
+    if not given:
+        found = manifests.run_of(graph)
+        if found is None:
+            return error
+        document, above = found[0], ("spec", "input")
+        return CompileFailed(list(input_findings(error, lambda steps: document.locate((*above, *steps)))))
+    if not given.startswith("@"):
+        return error
+    small = Path(given[1:]).stat().st_size <= _MAX_PLACED_BYTES
+    text = Path(given[1:]).read_text(encoding="utf-8") if small else ""
+    documents = load_text(text, given[1:]).documents
+
+    def locate(steps: Place) -> tuple[str, int, int]:
+        # What YAML does not read as JSON does has its file alone.
+        return (given[1:], *(documents[0].position(steps) if documents else (1, 1)))
+
+    return CompileFailed(list(input_findings(error, locate)))
 
 
 def _json_of(given: str) -> tuple[Any, Path]:

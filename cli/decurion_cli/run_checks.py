@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from decurion_cli.manifests import Manifests
 from decurion_crds.compile import Compilation
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.findings import Finding, did_you_mean
 from decurion_crds.loader import Document
-from decurion_crds.v1alpha1 import TaskGraphRun
+from decurion_crds.v1alpha1 import Place, TaskGraphRun
 from decurion_worker.errors import BadInput
 from decurion_worker.opening import check_input
 
@@ -55,10 +55,17 @@ def _input(document: Document, run: TaskGraphRun, graph: CompiledGraph) -> Itera
     try:
         check_input(graph, run.spec.input or {})
     except BadInput as error:
-        for fault in error.findings:
-            path, _, message = fault.partition(": ")
-            steps = [name or int(number) for name, number in _STEP.findall(path)]
-            yield _at(document, ("spec", "input", *steps), path, "INPUT", f"{message}; correct the input of the run")
+        yield from input_findings(error, lambda steps: document.locate(("spec", "input", *steps)))
+
+
+def input_findings(error: BadInput, locate: Callable[[Place], tuple[str, int, int]]) -> Iterator[Finding]:
+    """A finding for each fault of an input; `locate` says where the value at some steps into it was written."""
+    for fault in error.findings:
+        path, _, message = fault.partition(": ")
+        steps = tuple(name or int(number) for name, number in _STEP.findall(path))
+        file, line, column = locate(steps)
+        text = f"{message}; correct the input of the run"
+        yield Finding("INPUT", path, text, file=file, line=line, column=column)
 
 
 def _at(

@@ -79,7 +79,7 @@ def compile_graph(
     )
     resolve(Module(graph, positions, open), draft, Around(graphs, sorted(known_graphs)), report)
     orders = {name: order_scope(scope, report) for name, scope in draft.scopes.items()}
-    check_templates(graph, draft, report)
+    check_templates(graph, (module.graph for module in graphs.values()), draft, report)
     check_resources(draft, report)
     for name, scope in draft.scopes.items():
         check_orders(scope, report)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from decurion_crds.canonical import canonical
 from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft, Use
@@ -19,12 +19,14 @@ _ROUND = len("@10000")
 _MARK = len("!output")
 
 
-def check_templates(graph: TaskGraph, draft: GraphDraft, report: Report) -> None:
-    """Recursion, size and use of templates. A way back is cut, so that what comes next sees no circle."""
+def check_templates(graph: TaskGraph, others: Iterable[TaskGraph], draft: GraphDraft, report: Report) -> None:
+    """Recursion, size and use of templates, and of schemas, which `others` may use too. A way back is cut, so that what
+    comes next sees no circle.
+    """
     _check_recursion(draft, report)
     _Sizes(draft, report).check()
     _check_use(draft, report)
-    _check_schemas(graph, report)
+    _check_schemas(graph, others, report)
 
 
 def _inner(scope: ScopeDraft) -> list[tuple[NodeDraft, Use]]:
@@ -147,12 +149,15 @@ def _check_use(draft: GraphDraft, report: Report) -> None:
             report.add("UNUSED", scope.spot, message, severity="warning")
 
 
-def _check_schemas(graph: TaskGraph, report: Report) -> None:
+def _check_schemas(graph: TaskGraph, graphs: Iterable[TaskGraph], report: Report) -> None:
     """Warns of shared schemas that are never used, unless one may be meant where a schema was refused."""
     if any(finding.code == "SCHEMA" for finding in report.findings):
         return
     spec = graph.to_json()["spec"]
+    beside = [canonical(other.to_json()["spec"]) for other in graphs if graph.spec.schemas and other is not graph]
     for name in graph.spec.schemas:
+        if any(f'"graph:{graph.name}#/schemas/{name}"'.encode() in text for text in beside):
+            continue
         others = {key: value for key, value in spec.get("schemas", {}).items() if key != name}
         text = canonical({**spec, "schemas": others})
         if f'"{name}"'.encode() not in text and f'"#/schemas/{name}"'.encode() not in text:

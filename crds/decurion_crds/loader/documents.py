@@ -27,6 +27,7 @@ from decurion_crds.v1alpha1.parse import (
     place_text,
 )
 
+_NAME: Place = ("metadata", "name")
 _SEPARATOR = re.compile(r"^---(?P<rest>.*)$", re.MULTILINE)
 
 
@@ -297,14 +298,23 @@ def _finding(source: Source, composed: Composed, problem: Problem) -> Finding:
 
 
 def _duplicates(loaded: Loaded) -> None:
-    first: dict[tuple[str, str | None, str], Document] = {}
+    """One finding for each name that several resources of a kind have, at the second of them."""
+    named: dict[tuple[str, str | None, str], list[Document]] = {}
     for document in loaded.documents:
-        if not document.ours or not document.kind or not document.name:
-            continue
-        before = first.setdefault((document.kind, document.namespace, document.name), document)
-        if before is not document and "generateName" not in document.raw.get("metadata", {}):
-            line, column = document.position(("metadata", "name"))
-            where = f"{before.file}:{before.position(('metadata', 'name'))[0]}"
-            message = f"there is already a {document.kind} {quoted(document.name)} at {where}; rename one of them"
+        generated = "generateName" in document.raw.get("metadata", {})
+        if document.ours and document.kind and document.name and not generated:
+            named.setdefault((document.kind, document.namespace, document.name), []).append(document)
+    for (kind, _, name), documents in named.items():
+        if len(documents) > 1:
+            first, second, *more = documents
+            where = f"{first.file}:{first.position(_NAME)[0]}"
+            beside = "".join(f", and at {one.file}:{one.position(_NAME)[0]}" for one in more[:3])
+            remedy = "give each a name of its own" if more else "rename one of them"
+            message = f"there is already {_article(kind)} {kind} {quoted(name)} at {where}{beside}; {remedy}"
             finding = Finding("DUPLICATE-NAME", "metadata.name", message)
-            loaded.findings.append(replace(finding, file=document.file, line=line, column=column))
+            line, column = second.position(_NAME)
+            loaded.findings.append(replace(finding, file=second.file, line=line, column=column))
+
+
+def _article(kind: str) -> str:
+    return "an" if kind[0] in "AEIOU" or kind in ("LLM", "MCPServer") else "a"
