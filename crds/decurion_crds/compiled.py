@@ -138,8 +138,37 @@ class Tolerate(_Compiled):
         return failed * 100 <= (self.percent or 0.0) * total
 
 
+LISTED_FILE: Schema = {
+    "type": "object",
+    "properties": {
+        "key": {"type": "string"},
+        "uri": {"type": "string"},
+        "size": {"type": "integer"},
+        "etag": {"type": "string"},
+    },
+    "required": ["etag", "key", "size", "uri"],
+    "additionalProperties": False,
+}
+"""The schema of one item of a map over `prefix`."""
+
+
+class Load(_Compiled):
+    """A name of a node's snapshot that is read out of a file.
+
+    `from_` gives its URI, or an object with `uri` and, where it must not have changed, `etag`. `as_` says what the
+    value is: the text, the JSON value, which is checked by `schema_`, or base64 of the bytes, of which there are at
+    most `max_bytes`.
+    """
+
+    from_: Expr = Field(alias="from")
+    as_: Literal["text", "json", "bytes"] = Field("text", alias="as")
+    schema_: Schema = Field(default_factory=dict, alias="schema")
+    max_bytes: int = Field(alias="maxBytes")
+
+
 class MapBlock(_Compiled):
-    """A fan-out. Exactly one of `items` and `jsonl` is set; `template` names a scope of the graph's `templates`.
+    """A fan-out. Exactly one of `items`, `jsonl` and `prefix` is set; `template` names a scope of the graph's
+    `templates`. The items of `prefix` are the files below it whose keys fit `glob`; without `key`, theirs are the keys.
 
     A branch's input is the node's `with`, plus the item under `as_`, plus `index` where the template declares it.
     `item_schema` is the schema of one item. Above `tolerate` no branch starts any more, and the map fails when those
@@ -148,6 +177,8 @@ class MapBlock(_Compiled):
 
     items: Expr | None = None
     jsonl: Expr | None = None
+    prefix: Expr | None = Field(None, exclude_if=lambda value: value is None)
+    glob: str | None = Field(None, exclude_if=lambda value: value is None)
     as_: str = Field("item", alias="as")
     key: Expr | None = None
     template: str
@@ -155,6 +186,11 @@ class MapBlock(_Compiled):
     concurrency: int | None = None
     tolerate: Tolerate = Tolerate(count=0)
     fail_fast: bool = Field(False, alias="failFast", exclude_if=lambda value: not value)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether its branches have keys of their items; else they have the items' positions."""
+        return self.key is not None or self.prefix is not None
 
 
 class GraphBlock(_Compiled):
@@ -273,9 +309,9 @@ class Node(_Compiled):
 
     `after` holds every predecessor, declared or inferred, in file order. `control` holds only those of the author's own
     `after`: skipping spreads along these. `choice` is the switch in one of whose cases the node stands; it is among
-    `after` and `parents`, and not in `control`. `reads` are the paths that `when`, `with`, control parts and
-    `otherwise` need from the scope (`input…`, `nodes…`, `state…`, `run…`). `parents` are the nodes among `after` whose
-    data it reads. `digest` covers all that decides this node's result: its own fields, its template, its model.
+    `after` and `parents`, and not in `control`. `reads` are the paths that `when`, `with`, `load`, control parts
+    and `otherwise` need from the scope (`input…`, `nodes…`, `state…`, `run…`). `parents` are the nodes among `after`
+    whose data it reads. `digest` covers all that decides this node's result: its own fields, its template, its model.
     One of `transform`, `code`, `tool`, `llm`, `agent`, `map`, `graph`, `loop`, `switch`, `approval` is set, named by
     `kind`.
 
@@ -295,6 +331,7 @@ class Node(_Compiled):
     reads: tuple[str, ...] = ()
     when: Expr | None = None
     with_: dict[str, Expr] = Field(default_factory=dict, alias="with")
+    load: dict[str, Load] = Field(default_factory=dict, exclude_if=lambda value: not value)
     otherwise: dict[str, Expr] | None = None
     output: Schema
     writes: dict[str, Expr] = Field(default_factory=dict)

@@ -134,9 +134,10 @@ def _detail(node: Node) -> str:
         return f"on {_shortened(node.switch.value.src)}"
     if node.map is None:
         return ""
-    source = node.map.items or node.map.jsonl
+    source = node.map.items or node.map.jsonl or node.map.prefix
     text = _shortened(source.src) if source is not None else ""
-    return f"{'for each' if node.map.items else 'for each line of'} {text} → {scope_title(node.map.template)}"
+    each = "for each" if node.map.items else "for each line of" if node.map.jsonl else "for each file below"
+    return f"{each} {text} → {scope_title(node.map.template)}"
 
 
 def _rounds(loop: LoopBlock) -> str:
@@ -175,8 +176,11 @@ def _expressions(node: Node) -> Iterator[tuple[str, Expr]]:
         yield "when", node.when
     for name, expr in node.with_.items():
         yield f"with.{name}", expr
+    for name, load in node.load.items():
+        yield f"load.{name}", load.from_
     if node.map is not None:
-        for name, part in (("map.items", node.map.items), ("map.itemsFrom", node.map.jsonl), ("map.key", node.map.key)):
+        source = node.map.jsonl or node.map.prefix
+        for name, part in (("map.items", node.map.items), ("map.itemsFrom", source), ("map.key", node.map.key)):
             if part is not None:
                 yield name, part
     if node.loop is not None:

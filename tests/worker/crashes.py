@@ -117,10 +117,10 @@ class Process:
         executor: Any = None,
         settings: DriverSettings | None = None,
         runner: RunnerSettings | None = None,
+        sources: Sources | None = None,
     ) -> None:
-        self.driver = Driver(
-            "driver-0", store=store, ledger_uri=store.uri, sources=Sources(open_store, files=True), settings=settings
-        )
+        sources = sources or Sources(open_store, files=True)
+        self.driver = Driver("driver-0", store=store, ledger_uri=store.uri, sources=sources, settings=settings)
         self.executor = executor or LocalExecutor(runner or RunnerSettings(branches=64, processes=1))
         self._runners = runners
 

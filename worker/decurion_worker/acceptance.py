@@ -60,7 +60,7 @@ class Acceptance:
         if not isinstance(items, list | ListRef) or not isinstance(value.get("base"), dict):
             return "it opens with no list of items, or no input that they share"
         count = items.count if isinstance(items, ListRef) else len(items)
-        if (node.map.key is None) is not (keys is None) or (isinstance(keys, list) and len(keys) != count):
+        if node.map.keyed is (keys is None) or (isinstance(keys, list) and len(keys) != count):
             return "its keys are not those of its items"
         return None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import CompiledGraph, Expr, Node, Schema, Scope, Text
@@ -15,7 +16,7 @@ from decurion_crds.values import Validator, normalise
 from decurion_crds.wide import has_refs
 from decurion_ledger import Store, Values
 from decurion_ledger.errors import ValueTooWide
-from decurion_ledger.patience import Patience
+from decurion_ledger.patience import Patience, SystemClock, patiently
 from decurion_worker import wide
 from decurion_worker.errors import SecretMissing, WorkError
 from decurion_worker.journal import Journal
@@ -25,13 +26,17 @@ from decurion_worker.slots import ModelSlots, SlottedModel
 from decurion_worker.sources import Sources
 from decurion_worker.tools import ToolCaller, ToolServers
 
+T = TypeVar("T")
+SOURCE_SECONDS = 3600.0
+"""The longest that one file is read, or one folder listed, in seconds."""
+
 
 class RunContext:
     """One run on one runner.
 
-    `store` is where values too large for a record go; `sources` is what `itemsFrom` reads from. `secret_patience` is
-    how long a node waits for its secret, in seconds; `store_patience` is how long the writing and reading of values is
-    repeated.
+    `store` is where values too large for a record go; `sources` is what `itemsFrom` and `load` read from.
+    `secret_patience` is how long a node waits for its secret, in seconds; `store_patience` is how long the writing and
+    reading of values and of sources is repeated.
     """
 
     def __init__(
@@ -56,7 +61,9 @@ class RunContext:
         self.clock = clock
         self.facts = dict(facts)
         self.values = Values(store, run, patience=store_patience)
-        self.sources = sources
+        self._sources = sources
+        # A file takes as long as its size wants: each request to a store has bounds of its own.
+        self._source_patience = replace(store_patience or Patience(), attempt=SOURCE_SECONDS)
         self.evaluator = evaluator
         self._slots = slots
         self._tools = tools
@@ -110,6 +117,14 @@ class RunContext:
         if found is None:
             found = self._lists[id(items)] = {"type": "array", "items": items}
         return found
+
+    async def source(self, request: Callable[[Sources], Awaitable[T]]) -> T:
+        """What a request to the sources gives, repeated while their store does not answer.
+
+        Raises what the request raises; a `StoreError` when the store is away for longer than the patience.
+        """
+        sources = self._sources
+        return await patiently(lambda: request(sources), patience=self._source_patience, clock=SystemClock())
 
     async def evaluate(
         self, exprs: Mapping[str, Expr], env: Mapping[str, Json], *, seconds: float | None = None
@@ -222,8 +237,8 @@ def secret_refs(graph: CompiledGraph) -> set[tuple[str, str]]:
 
 
 def _waits(node: Node) -> bool:
-    """Whether a node waits for somebody else: a model or a tool."""
-    return node.model is not None or node.tool is not None
+    """Whether a node waits for somebody else: a model, a tool or a store."""
+    return node.model is not None or node.tool is not None or bool(node.load)
 
 
 @dataclass(slots=True)

@@ -40,7 +40,8 @@ DecurionError                      (decurion_crds.errors)
 │       ├── ValueTooLarge          a value is wider than one evaluation may load, or than any value may be
 │       ├── SourceMissing          a file or object to read does not exist
 │       ├── SourceRefused          a file or object may not, or cannot, be read
-│       ├── SourceInvalid          a line of a source is no item
+│       ├── SourceInvalid          a source, or a line of it, is not what it has to be
+│       ├── SourceChanged          a file or object is not what it was when it was listed
 │       ├── DuplicateKey           two items of a map have one key
 │       ├── RunnerLost             the runner died under this item again and again
 │       └── DriverCrashLoop        the driver died with this run again and again
@@ -497,14 +498,27 @@ class SourceRefused(Terminal):
 
 
 class SourceInvalid(Terminal):
-    """A line of a JSONL source is no item. `line` counts from 1."""
+    """A source, or one line of it, is not what it has to be. `line` counts from 1; it is None for the whole."""
 
     code = "SourceInvalid"
 
-    def __init__(self, uri: str, line: int, message: str) -> None:
-        super().__init__(f"{uri}:{line}: {message}; correct that line")
+    def __init__(self, uri: str, line: int | None, message: str) -> None:
+        where, what = (uri, "it") if line is None else (f"{uri}:{line}", "that line")
+        super().__init__(f"{where}: {message}; correct {what}")
         self.uri = uri
         self.line = line
+
+
+class SourceChanged(Terminal):
+    """A file or object is not what it was when the items of a map were listed."""
+
+    code = "SourceChanged"
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(
+            f"{uri}: it has changed since it was listed; put back what it was, or start another run, which lists anew"
+        )
+        self.uri = uri
 
 
 class DuplicateKey(Terminal):

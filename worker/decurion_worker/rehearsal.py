@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import FINALLY, Channel, CompiledGraph, Expr, Node, RunLimits, Scope
+from decurion_crds.compiled import FINALLY, Channel, CompiledGraph, Expr, Load, Node, RunLimits, Scope
 from decurion_crds.errors import InputError, OutputMismatch, ValueRefused
 from decurion_crds.findings import did_you_mean, listed
 from decurion_crds.values import Validator, normalise
@@ -90,13 +90,14 @@ def alone(graph: CompiledGraph, path: str, snapshot: Mapping[str, Json]) -> tupl
     `run`. A name of `with` that it has is not evaluated.
     """
     scope, node = find(graph, path)
-    known = [*node.with_, *SCOPE]
+    own_names = [*node.with_, *node.load]
+    known = [*own_names, *SCOPE]
     for name in snapshot:
         if name not in known:
             meant = did_you_mean(name, known)
             hint = f'did you mean "{meant}"?' if meant else f"it may have {listed(known)}"
             raise SnapshotRefused(f'the snapshot has "{name}", which {path} does not read; {hint}')
-    given = {name: normal for name in node.with_ if name in snapshot and (normal := _plain(name, snapshot)) is not ...}
+    given = {name: normal for name in own_names if name in snapshot and (normal := _plain(name, snapshot)) is not ...}
     scoped = _Scoped(scope, {name: snapshot.get(name) or {} for name in SCOPE})
     own, left_out = _own(path, node, given, scoped)
     fakes = [_fake(name, scope.by_name[name]) for name in scoped.nodes]
@@ -230,8 +231,10 @@ def _own(path: str, node: Node, given: Mapping[str, Json], scoped: _Scoped) -> t
         with_[name] = _path("input", _GIVEN, "with", name) if name in given else expr
         if name not in given and (lack := scoped.lacks(expr.reads)):
             raise SnapshotRefused(f"the snapshot has neither {name} nor {lack}, from which it comes; add one of them")
+    load = _own_files(node, given, scoped)
+    with_ |= {name: _path("input", _GIVEN, "with", name) for name in node.load if name not in load}
     left_out: list[str] = []
-    update: dict[str, Any] = {"with_": with_}
+    update: dict[str, Any] = {"with_": with_, "load": load}
     if node.when is not None and scoped.lacks(node.when.reads):
         update["when"] = None
         left_out.append("when")
@@ -241,8 +244,8 @@ def _own(path: str, node: Node, given: Mapping[str, Json], scoped: _Scoped) -> t
     writes = {name: expr for name, expr in node.writes.items() if not scoped.lacks(expr.reads)}
     left_out += [f"writes.{name}" for name in node.writes if name not in writes]
     update["writes"] = writes
-    kept = {*_reads(with_.values()), *_reads(writes.values())}
-    dropped = {*_reads(node.with_.values()), *_reads(node.writes.values())}
+    kept = {*_reads([*with_.values(), *_files(load)]), *_reads(writes.values())}
+    dropped = {*_reads([*node.with_.values(), *_files(node.load)]), *_reads(node.writes.values())}
     for part in ("when", "otherwise"):
         exprs = getattr(node, part)
         one = [exprs] if isinstance(exprs, Expr) else list((exprs or {}).values())
@@ -255,9 +258,22 @@ def _own(path: str, node: Node, given: Mapping[str, Json], scoped: _Scoped) -> t
     return node.model_copy(update=update), left_out
 
 
+def _own_files(node: Node, given: Mapping[str, Json], scoped: _Scoped) -> dict[str, Load]:
+    """What the node loads itself: the names that are not given."""
+    load = {name: file for name, file in node.load.items() if name not in given}
+    for name, file in load.items():
+        if lack := scoped.lacks(file.from_.reads):
+            raise SnapshotRefused(f"the snapshot has neither {name} nor {lack}, which says its file; add one of them")
+    return load
+
+
 def _covered(read: str, others: Iterable[str]) -> bool:
     """Whether `read` stands for longer paths that are among `others`."""
     return any(other.startswith(f"{read}.") for other in others)
+
+
+def _files(load: Mapping[str, Load]) -> list[Expr]:
+    return [one.from_ for one in load.values()]
 
 
 def _reads(exprs: Iterable[Expr]) -> set[str]:

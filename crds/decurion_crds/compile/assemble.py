@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from decurion_crds.compile.approvals import approval_of
 from decurion_crds.compile.digest import node_digest, scope_digest
 from decurion_crds.compile.draft import SCOPE_NAMES, ChannelDraft, GraphDraft, NodeDraft, ScopeDraft, Site, Use
+from decurion_crds.compile.files import load_of
 from decurion_crds.compile.finals import FINALLY
 from decurion_crds.compile.infer import Typed
 from decurion_crds.compile.order import Order
@@ -145,6 +146,7 @@ class _Assembly:
                 "reads": _reads(draft),
                 "when": _expr(draft.when),
                 "with": _exprs(draft.with_),
+                "load": {name: load_of(load) for name, load in draft.load.items()},
                 "otherwise": _exprs(draft.otherwise) if draft.otherwise is not None else None,
                 "output": self._typed.nodes[key],
                 "writes": _exprs(draft.writes),
@@ -175,6 +177,8 @@ class _Assembly:
             {
                 "items": _expr(draft.items),
                 "jsonl": _expr(draft.jsonl),
+                "prefix": _expr(draft.prefix),
+                "glob": block.items_from.glob if block.items_from is not None else None,
                 "as": block.as_,
                 "key": _expr(draft.key),
                 "template": template,

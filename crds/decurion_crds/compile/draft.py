@@ -13,7 +13,7 @@ from decurion_crds.compile.tools import ToolDraft
 from decurion_crds.compiled import NodeKind, Schema, Text
 from decurion_crds.expressions.code import ParsedCode
 from decurion_crds.expressions.syntax import Parsed
-from decurion_crds.v1alpha1 import LLM, Agent, MCPServer, Merge, Node
+from decurion_crds.v1alpha1 import LLM, Agent, Load, MCPServer, Merge, Node
 
 View: TypeAlias = Literal["scope", "work", "item", "writes", "round"]
 """Which names an expression sees: those of the scope (`input nodes state run`), those of the node's `with`, those of
@@ -88,9 +88,19 @@ class Race:
     count: int
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class LoadDraft:
+    """A value out of a file: where `site` says, of the type `schema`."""
+
+    spot: Spot
+    site: Site
+    model: Load
+    schema: Schema
+
+
 @dataclass(eq=False, slots=True)
 class NodeDraft:
-    """A node. A `with` name whose expression was refused is in `names` and not in `with_`.
+    """A node. `names` are those of `with` and `load`; one whose expression was refused is in neither of the two here.
 
     `choice` is the switch in a case of which the node stands, `arm` the number of that case (`default` is the last),
     and `chosen_at` where it stands there. `output` is what is declared, or the default of the kind; None when it has to
@@ -104,6 +114,7 @@ class NodeDraft:
     names: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     with_: dict[str, Site] = field(default_factory=dict)
+    load: dict[str, LoadDraft] = field(default_factory=dict)
     when: Site | None = None
     otherwise: dict[str, Site] | None = None
     choice: str | None = None
@@ -122,6 +133,7 @@ class NodeDraft:
     choices: dict[str, Site] = field(default_factory=dict)
     items: Site | None = None
     jsonl: Site | None = None
+    prefix: Site | None = None
     line: Schema | None = None
     key: Site | None = None
     value: Site | None = None
@@ -149,10 +161,11 @@ class NodeDraft:
 
     def scope_sites(self) -> Iterator[Site]:
         """All expressions that read from the scope."""
-        alone = (self.when, self.items, self.jsonl, self.key, self.value, self.until, self.score)
+        alone = (self.when, self.items, self.jsonl, self.prefix, self.key, self.value, self.until, self.score)
         yield from (site for site in alone if site is not None)
         yield from self.next.values()
         yield from self.with_.values()
+        yield from (load.site for load in self.load.values())
         yield from (self.otherwise or {}).values()
         yield from self.writes.values()
 

@@ -104,7 +104,8 @@ def check_input(node: NodeDraft, template: Schema, report: Report) -> None:
         return
     block, runs = node.model.map, node.body.shown
     declared, required = list(template["properties"]), template.get("required", ())
-    given = {name: node.spot.below("with", name).key() for name in node.names}
+    loads = node.model.load
+    given = {name: node.spot.below("load" if name in loads else "with", name).key() for name in node.names}
     if block is not None:
         given = {block.as_: node.spot.below("map", "as"), **given}
     missing = [name for name in required if name not in given and (block is None or name != "index")]

@@ -109,5 +109,6 @@ def _check_names(node: NodeDraft, report: Report) -> None:
     used |= node.code.reads if node.code is not None else frozenset()
     for name in node.names:
         if name not in used:
-            message = f"{node.kind} does not use {name}; use it, or remove it from with"
-            report.add("UNUSED", node.spot.below("with", name), message, severity="warning")
+            field = "load" if name in node.model.load else "with"
+            message = f"{node.kind} does not use {name}; use it, or remove it from {field}"
+            report.add("UNUSED", node.spot.below(field, name), message, severity="warning")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from decurion_crds.compile.conditions import NOTHING, Known
-from decurion_crds.compile.draft import VALUE, GraphDraft, NodeDraft, ScopeDraft, Site
+from decurion_crds.compile.draft import VALUE, GraphDraft, LoadDraft, NodeDraft, ScopeDraft, Site
 from decurion_crds.compile.dues import (
     INDEX,
     KEY,
@@ -19,6 +19,7 @@ from decurion_crds.compile.dues import (
     items_due,
     map_output,
 )
+from decurion_crds.compile.files import check_place
 from decurion_crds.compile.finals import ENDED_RUN
 from decurion_crds.compile.loops import ITERATION, SCORE, check_next, loop_output
 from decurion_crds.compile.order import Order, channels_read, writers
@@ -115,6 +116,8 @@ class _Inference:
             for name in node.names
             if name in node.with_
         }
+        for name, load in node.load.items():
+            self._with[key][name] = self._rounds.spawn(self._loaded(scope, node, load, (due or {}).get(name)))
         if node.items is not None:
             self._items_of[key] = self._rounds.spawn(self._items(scope, node, node.items))
         if inner is not None and inner.open:
@@ -237,6 +240,15 @@ class _Inference:
             otherwise = Undetermined(by_input(name))
         return (yield from self._sites.infers(site, names, otherwise))
 
+    def _loaded(self, scope: ScopeDraft, node: NodeDraft, load: LoadDraft, due: Schema | None) -> Typing[Schema | None]:
+        """The type of what a file gives: it is declared, and checked when the file is read."""
+        names = yield from self._names(scope, node, load.site)
+        check_place((yield from self._sites.infers(load.site, names, SILENT)), load, self._report)
+        why = mismatch(load.schema, due) if due is not None else None
+        if why is not None:
+            self._report.add("EXPR-TYPE", load.spot, unfit(*why))
+        return load.schema
+
     def _written(self, scope: ScopeDraft, node: NodeDraft, site: Site, due: Due) -> Typing[Schema | None]:
         names = yield from self._names(scope, node, site)
         if any(path.partition(".")[0] == "output" for path in site.parsed.expr.reads):
@@ -344,8 +356,11 @@ class _Inference:
             item = node.line
             if node.jsonl is not None:
                 self._rounds.spawn(self._fits(scope, node, node.jsonl, Due({"type": "string"})))
+            if node.prefix is not None:
+                self._rounds.spawn(self._fits(scope, node, node.prefix, Due({"type": "string"})))
             if declared is not None:
-                check_lines(node.line, declared, node.spot.below("map", "itemsFrom", "schema"), self._report)
+                source = "schema" if node.prefix is None else "prefix"
+                check_lines(node.line, declared, node.spot.below("map", "itemsFrom", source), self._report)
         self._typed.items[scope.name, node.name] = item if isinstance(item, dict) else ANY
         if node.key is not None:
             names = yield from self._names(scope, node, node.key)

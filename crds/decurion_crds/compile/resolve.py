@@ -14,6 +14,7 @@ from decurion_crds.compile.draft import (
     VALUE,
     ChannelDraft,
     GraphDraft,
+    LoadDraft,
     NodeDraft,
     ScopeDraft,
     Site,
@@ -21,13 +22,14 @@ from decurion_crds.compile.draft import (
     Use,
     View,
 )
+from decurion_crds.compile.files import TEXT, check_items_from, check_load
 from decurion_crds.compile.finals import FINALLY, check_finals
 from decurion_crds.compile.loops import ROUND_NAMES, check_block
 from decurion_crds.compile.refs import ROOT, Around, Library, Module, scope_name
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.switches import assign_cases
 from decurion_crds.compile.tools import resolve_tool
-from decurion_crds.compiled import SWITCH_OUTPUT, NodeKind, Schema
+from decurion_crds.compiled import LISTED_FILE, SWITCH_OUTPUT, NodeKind, Schema
 from decurion_crds.errors import OutputMismatch, SchemaRefused, ValueRefused
 from decurion_crds.expressions.code import parse_code
 from decurion_crds.expressions.errors import ExpressionRefused, Problem, shifted
@@ -186,9 +188,12 @@ class _Resolver:
 
     def _node(self, node: Node, spot: Spot, scope: ScopeDraft, known: list[str]) -> NodeDraft:
         kind = next(kind for kind in _KINDS if getattr(node, kind) is not None)
-        draft = NodeDraft(name=node.name, kind=kind, spot=spot, model=node, names=tuple(sorted(node.with_)))
+        draft = NodeDraft(
+            name=node.name, kind=kind, spot=spot, model=node, names=tuple(sorted({*node.with_, *node.load}))
+        )
         for name in node.with_:
             self._own_name(name, spot.below("with", name))
+        self._loads(draft, node)
         draft.with_ = self._expressions(node.with_, spot.below("with"), "scope", SCOPE_NAMES)
         draft.when = self._optional(node.when, spot.below("when"), "scope", SCOPE_NAMES)
         if node.otherwise is not None:
@@ -205,6 +210,16 @@ class _Resolver:
         self._block(draft, node)
         self._checked_references(draft, scope, known)
         return draft
+
+    def _loads(self, draft: NodeDraft, node: Node) -> None:
+        for name, load in node.load.items():
+            spot = draft.spot.below("load", name)
+            self._own_name(name, spot)
+            check_load(load, spot, self._report, taken=name in node.with_)
+            site = self._optional(load.from_, spot.below("from"), "scope", SCOPE_NAMES)
+            schema = self._schema(load.schema_, spot.below("schema")) if load.schema_ is not None else ANY
+            if site is not None and name not in node.with_:
+                draft.load[name] = LoadDraft(spot, site, load, schema if load.as_ == "json" else TEXT)
 
     def _on_failure(self, node: Node, spot: Spot) -> None:
         if node.on_failure == "otherwise" and node.otherwise is None:
@@ -286,14 +301,20 @@ class _Resolver:
         if block is None:
             return
         self._own_name(block.as_, spot.below("as"))
-        if block.as_ in node.with_:
-            message = f'"{block.as_}" is the item here, and a name of with; rename one of them'
+        if block.as_ in draft.names:
+            field = "with" if block.as_ in node.with_ else "load"
+            message = f'"{block.as_}" is the item here, and a name of {field}; rename one of them'
             self._report.add("DUPLICATE-NAME", spot.below("as"), message)
         draft.items = self._optional(block.items, spot.below("items"), "scope", SCOPE_NAMES)
         if block.items_from is not None:
             below = spot.below("itemsFrom")
+            check_items_from(block.items_from, below, self._report)
             draft.jsonl = self._optional(block.items_from.jsonl, below.below("jsonl"), "scope", SCOPE_NAMES)
-            draft.line = self._schema(block.items_from.schema_, below.below("schema"))
+            draft.prefix = self._optional(block.items_from.prefix, below.below("prefix"), "scope", SCOPE_NAMES)
+            written = block.items_from.schema_
+            draft.line = self._schema(written, below.below("schema")) if written is not None else ANY
+            if block.items_from.prefix is not None:
+                draft.line = LISTED_FILE
         names = (*SCOPE_NAMES, block.as_, "index")
         draft.key = self._optional(block.key, spot.below("key"), "item", names)
         draft.body = self._use(block, spot)
@@ -347,12 +368,13 @@ class _Resolver:
     def _checked_references(self, draft: NodeDraft, scope: ScopeDraft, known: list[str]) -> None:
         """Leaves out expressions that name nodes or channels which do not exist; they are in the report."""
         draft.with_ = {name: site for name, site in draft.with_.items() if self._references(site, scope, known)}
+        draft.load = {name: one for name, one in draft.load.items() if self._references(one.site, scope, known)}
         draft.writes = {name: site for name, site in draft.writes.items() if self._references(site, scope, known)}
         if draft.otherwise is not None:
             kept = {name: site for name, site in draft.otherwise.items() if self._references(site, scope, known)}
             draft.otherwise = kept
         draft.next = {name: site for name, site in draft.next.items() if self._references(site, scope, known)}
-        for part in ("when", "items", "jsonl", "key", "value", "until", "score"):
+        for part in ("when", "items", "jsonl", "prefix", "key", "value", "until", "score"):
             site = getattr(draft, part)
             if site is not None and not self._references(site, scope, known):
                 setattr(draft, part, None)

@@ -17,6 +17,7 @@ from decurion_crds.v1alpha1.base import (
     SecretKeyRef,
 )
 from decurion_crds.v1alpha1.channel import Channel, Merge
+from decurion_crds.v1alpha1.files import ItemsFrom, Load
 from decurion_crds.v1alpha1.llm import LLM, LLMLimits, LLMSpec, LLMStatus, Scripted, ScriptedCall, ScriptedReply
 from decurion_crds.v1alpha1.mcpserver import (
     Header,
@@ -34,7 +35,6 @@ from decurion_crds.v1alpha1.taskgraph import (
     Case,
     GraphBlock,
     GraphFinding,
-    ItemsFrom,
     Limits,
     LlmBlock,
     MapBlock,
@@ -122,6 +122,7 @@ __all__ = [
     "LLMStatus",
     "Limits",
     "LlmBlock",
+    "Load",
     "Locate",
     "MCPServer",
     "MCPServerSpec",

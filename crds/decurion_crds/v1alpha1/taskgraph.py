@@ -38,6 +38,7 @@ from decurion_crds.v1alpha1.base import (
 )
 from decurion_crds.v1alpha1.channel import Channel
 from decurion_crds.v1alpha1.delimiters import Delimiters
+from decurion_crds.v1alpha1.files import ItemsFrom, Loads
 from decurion_crds.v1alpha1.history import History
 from decurion_crds.v1alpha1.mcpserver import ToolName
 from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
@@ -71,25 +72,11 @@ class Tolerate(Model):
     rules = (one_of("count", "percent"),)
 
 
-class ItemsFrom(Model):
-    """Items that are read from a file instead of the graph's data."""
-
-    jsonl: Expression = Field(
-        description="Python expression for the URI of a file with one JSON value a line, such as s3://bucket/key."
-    )
-    schema_: Schema = Field(description="JSON Schema of one line (2020-12, see docs), or the name of a shared schema.")
-
-    later: ClassVar[Mapping[str, str]] = {
-        "prefix": "list the objects in a JSONL file and use jsonl",
-        "glob": "use jsonl",
-    }
-
-
 class MapBlock(Model):
     """Runs a template for every item. One of items and itemsFrom."""
 
     items: Expression | None = Field(None, description="Python expression for the list of items.")
-    items_from: ItemsFrom | None = Field(None, description="A file of items.")
+    items_from: ItemsFrom | None = Field(None, description="A file of items, or a folder of files.")
     as_: Identifier = Field("item", description="Name of the item in the template's input. Default item.")
     key: Expression | None = Field(
         None,
@@ -329,6 +316,10 @@ class Node(Model):
         default_factory=dict,
         description="What the node reads: name → Python expression over input, state, run and nodes. "
         "Its block sees these names and nothing else.",
+    )
+    load: Loads = Field(
+        default_factory=dict,
+        description="What is read out of files when the node runs: name → file. The names stand beside those of with.",
     )
     after: Annotated[list[Identifier], atomic(max_length=MAX_ENTRIES)] = Field(
         default_factory=list, description="Nodes to wait for, for order that no read expresses."

@@ -5,7 +5,7 @@ boto3.
 from decurion_ledger.stores.counted import Counted
 from decurion_ledger.stores.local import LocalStore
 from decurion_ledger.stores.memory import MemoryStore
-from decurion_ledger.stores.port import ChecksumSent, ObjectInfo, Put, Range, Store, check_key
+from decurion_ledger.stores.port import ChecksumSent, ObjectInfo, OthersKeys, Put, Range, Store, check_key
 from decurion_ledger.stores.uri import Credentials, open_store
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "LocalStore",
     "MemoryStore",
     "ObjectInfo",
+    "OthersKeys",
     "Put",
     "Range",
     "Store",

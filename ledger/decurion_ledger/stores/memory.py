@@ -16,6 +16,8 @@ class MemoryStore:
         self.uri = f"memory://{name}"
         self._objects: dict[str, bytes] = {}
         self._keys: list[str] = []
+        self._writes = 0
+        self._etags: dict[str, str] = {}
 
     async def put_new(self, key: str, data: bytes) -> Put:
         check_key(key)
@@ -32,18 +34,19 @@ class MemoryStore:
         return data if range is None else data[slice(*range)]
 
     async def head(self, key: str) -> ObjectInfo:
-        return ObjectInfo(key, len(self._found(key)))
+        return ObjectInfo(key, len(self._found(key)), self._etags[key])
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         for key in self._keys[bisect_left(self._keys, max(prefix, after)) :]:
             if not key.startswith(prefix):
                 return
             if key > after and key in self._objects:
-                yield ObjectInfo(key, len(self._objects[key]))
+                yield ObjectInfo(key, len(self._objects[key]), self._etags[key])
 
     async def delete(self, key: str) -> None:
         if self._objects.pop(check_key(key), None) is not None:
             self._keys.remove(key)
+            del self._etags[key]
 
     async def aclose(self) -> None:
         """Nothing to release; the objects stay readable."""
@@ -52,6 +55,8 @@ class MemoryStore:
         if key not in self._objects:
             insort(self._keys, key)
         self._objects[key] = bytes(data)
+        self._writes += 1
+        self._etags[key] = str(self._writes)
 
     def _found(self, key: str) -> bytes:
         data = self._objects.get(check_key(key))

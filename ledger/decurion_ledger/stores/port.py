@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -26,8 +26,11 @@ class Put(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
+    """An object. `etag` changes when its content does; it is empty where the place gives none."""
+
     key: str
     size: int
+    etag: str = field(default="", compare=False)
 
 
 class Store(Protocol):
@@ -68,6 +71,14 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Release threads and connections. The store is not used afterwards."""
+
+
+@runtime_checkable
+class OthersKeys(Protocol):
+    """A store whose place may hold objects of others, under keys that do not follow `check_key`."""
+
+    def for_reading(self) -> Store:
+        """The same place, whose objects are read under any key. It is not written to, and not closed by itself."""
 
 
 @runtime_checkable

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -109,6 +110,7 @@ class S3Store:
         self._prefix = f"{prefix}/" if prefix else ""
         self._client = _client(endpoint_url, region, credentials)
         self._pool = ThreadPoolExecutor(THREADS, "decurion-s3-store")
+        self._any_key = False
 
     async def put_new(self, key: str, data: bytes) -> Put:
         try:
@@ -130,7 +132,7 @@ class S3Store:
             return b""
 
     async def head(self, key: str) -> ObjectInfo:
-        return ObjectInfo(key, await self._call("HEAD", key, self._head_object))
+        return ObjectInfo(key, *await self._call("HEAD", key, self._head_object))
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         # compared here: some stores list folder by folder, and would skip keys when asked to start in the middle
@@ -140,13 +142,19 @@ class S3Store:
             page = await self._call("LIST", prefix, self._list_objects, token)
             for item in page.get("Contents", ()):
                 if item["Key"] > start:
-                    yield ObjectInfo(item["Key"][len(self._prefix) :], item["Size"])
+                    yield ObjectInfo(item["Key"][len(self._prefix) :], item["Size"], _etag(item))
             token = page.get("NextContinuationToken")
             if token is None:
                 return
 
     async def delete(self, key: str) -> None:
         await self._call("DELETE", key, self._delete_object)
+
+    def for_reading(self) -> S3Store:
+        """The same bucket, with this store's threads and connections, whose objects are read under any key."""
+        other = copy.copy(self)
+        other._any_key = True
+        return other
 
     async def put_claiming(self, key: str, data: bytes, sha256: bytes) -> None:
         await self._call("PUT", key, self._put_object, data, ChecksumSHA256=base64.b64encode(sha256).decode())
@@ -157,7 +165,7 @@ class S3Store:
         self._client.close()
 
     async def _call(self, verb: str, key: str, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        if verb != "LIST":
+        if verb != "LIST" and not self._any_key:
             check_key(key)
 
         def answer() -> T:
@@ -187,8 +195,9 @@ class S3Store:
         with self._client.get_object(Bucket=self._bucket, Key=key, **asked)["Body"] as body:
             return body.read()
 
-    def _head_object(self, key: str) -> int:
-        return self._client.head_object(Bucket=self._bucket, Key=key)["ContentLength"]
+    def _head_object(self, key: str) -> tuple[int, str]:
+        found = self._client.head_object(Bucket=self._bucket, Key=key)
+        return found["ContentLength"], _etag(found)
 
     def _list_objects(self, prefix: str, token: str | None) -> dict[str, Any]:
         place: dict[str, Any] = {} if token is None else {"ContinuationToken": token}
@@ -237,6 +246,10 @@ def _client(endpoint_url: str | None, region: str | None, credentials: Credentia
         )
     except (BotoCoreError, ValueError) as e:
         raise StoreMisconfigured(str(e)) from e
+
+
+def _etag(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("ETag", "")).strip('"')
 
 
 def _range_header(range: Range) -> str:

@@ -25,24 +25,40 @@ async def open_map(
 ) -> dict[str, Json]:
     """`{"items": [...], "base": {...}}`, and `"keys"`, which name the branches in paths, where the map has a `key`.
 
-    Items that come from a file are read here, once: what the record holds is the copy that every later try uses. A
-    wide list of items is checked and keyed chunk by chunk and stays where it is.
+    Items that come from a file or folder are read here, once: what the record holds is the copy that every later try
+    uses. A wide list of items is checked and keyed chunk by chunk and stays where it is.
 
     Raises `SourceInvalid` for a bad line (with its number), `OutputBroken` and `ValueTooLarge` for items that are none,
     `DuplicateKey` for two items of one key.
     """
     if block.jsonl is not None:
         uri = (await execution.context.evaluate({"jsonl": block.jsonl}, env))["jsonl"]
-        items: list[Json] | ListRef = _parse_lines(uri, await execution.context.sources.read(uri), execution, block)
+        text = await execution.context.source(lambda sources: sources.read(uri))
+        items: list[Json] | ListRef = _parse_lines(uri, text, execution, block)
+    elif block.prefix is not None:
+        items = await _listed(execution, block, env)
     else:
         assert block.items is not None
         found = (await execution.context.evaluate({"items": block.items}, env))["items"]
         items = await _checked_items(execution, block, found)
     await _check_sizes(execution, items)
     opened: dict[str, Json] = {"items": items, "base": dict(base)}
-    if block.key is not None:
+    if block.key is None and block.prefix is not None and isinstance(items, list):
+        opened["keys"] = [item["key"] for item in items]
+    elif block.key is not None:
         opened["keys"] = await _keys(execution, block, items, env)
     return opened
+
+
+async def _listed(execution: Execution, block: MapBlock, env: Mapping[str, Json]) -> list[Json]:
+    assert block.prefix is not None
+    prefix = (await execution.context.evaluate({"prefix": block.prefix}, env))["prefix"]
+    most = wide.MAX_COUNT + 1
+    found = await execution.context.source(lambda sources: sources.list(prefix, glob=block.glob, most=most))
+    if len(found) > wide.MAX_COUNT:
+        fault = f"there are more than {wide.MAX_COUNT:,} such files below {prefix}; narrow the prefix or the glob"
+        raise ValueTooLarge(execution.path, "map.itemsFrom", fault)
+    return [one.to_json() for one in found]
 
 
 async def _checked_items(execution: Execution, block: MapBlock, items: Json) -> list[Json] | ListRef:

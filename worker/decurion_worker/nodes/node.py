@@ -23,6 +23,7 @@ from decurion_worker.nodes.agent import run_agent
 from decurion_worker.nodes.approval import ask
 from decurion_worker.nodes.code import run_code
 from decurion_worker.nodes.llm import run_llm
+from decurion_worker.nodes.loading import load_files
 from decurion_worker.nodes.map import open_map
 from decurion_worker.nodes.tool import run_tool
 from decurion_worker.nodes.transform import run_transform
@@ -115,10 +116,10 @@ async def _skipped(execution: Execution, env: Mapping[str, Json]) -> NodeResult:
 
 
 async def _snapshot(execution: Execution, env: Mapping[str, Json]) -> dict[str, Json]:
-    with_ = execution.node.with_
-    if not with_:
-        return {}
-    return plain(execution, await execution.context.evaluate(with_, env))
+    values = await load_files(execution, env)
+    if execution.node.with_:
+        values |= await execution.context.evaluate(execution.node.with_, env)
+    return plain(execution, values)
 
 
 def plain(execution: Execution, values: dict[str, Json]) -> dict[str, Json]:
