@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cluster.s3 import S3Server
 from crashes import Process, body, cut, new_store, read, results, sound
 from decurion_ledger import Record, Store, open_store
 from decurion_ledger.errors import Unavailable
@@ -18,6 +19,7 @@ from decurion_worker.runner import RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
 from manifests import compiled
+from others_objects import Bucket
 
 WORDS = """
   input: {folder: {type: string}}
@@ -210,6 +212,20 @@ async def test_a_store_that_asks_to_wait_is_asked_again() -> None:
     )
     assert session.engine.output["found"] == [{"key": "a.txt", "words": 3}]
     assert session.facts.attempt == 1
+
+
+async def test_objects_of_a_bucket_are_items_and_are_loaded(s3_server: S3Server) -> None:
+    bucket = Bucket(s3_server, "files-of-a-graph")
+    bucket.put("a b/1.txt", "a b/2.txt", "a b/3.md")
+    session, log = await done(WORDS, {"folder": bucket.uri}, sources=bucket.sources())
+    assert session.engine.output["found"] == [{"key": "a b/1.txt", "words": 2}, {"key": "a b/2.txt", "words": 2}]
+    (opened,) = [r for r in log if r.type == "scope_opened"]
+    assert opened.core is not None
+    bucket.put("a b/2.txt", content=b"changed")
+    session, log = await done(TOLERANT, {"folder": bucket.uri}, sources=bucket.sources())
+    (again,) = [r for r in log if r.type == "scope_opened"]
+    assert again.core is not None
+    assert again.core["delta"] != opened.core["delta"], "the etags decide the hash of the list"
 
 
 async def test_a_map_may_be_given_what_all_its_branches_load(tmp_path: Path) -> None:

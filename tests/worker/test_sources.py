@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import boto3
 import pytest
 
 from cluster.s3 import S3Server
-from decurion_ledger import Credentials, Store, open_store
+from decurion_ledger import open_store
 from decurion_worker.errors import SourceChanged, SourceMissing, SourceRefused
 from decurion_worker.globs import Glob
 from decurion_worker.sources import Sources
+from others_objects import Bucket
 
 MANY = 1000
 
@@ -119,37 +119,6 @@ async def test_a_pool_lists_no_place_but_its_store(address: object) -> None:
     with pytest.raises(SourceRefused) as refused:
         await Sources(open_store, files=False).list(address, most=MANY)  # type: ignore[arg-type]
     assert str(refused.value).count("\n") == 0
-
-
-class Bucket:
-    """Objects below a prefix of their own in the shared bucket, some with names that no object of ours has."""
-
-    def __init__(self, server: S3Server, name: str) -> None:
-        self.root = f"s3://{server.bucket}"
-        self.uri = f"{self.root}/{name}"
-        self.name = name
-        self._server = server
-
-    def opener(self, uri: str) -> Store:
-        who = Credentials(self._server.access_key, self._server.secret_key)
-        return open_store(uri, endpoint_url=self._server.endpoint_url, region=self._server.region, credentials=who)
-
-    def put(self, *names: str, content: bytes | None = None) -> None:
-        """Objects as somebody else writes them: our stores write no such keys."""
-        client = boto3.client(
-            "s3",
-            endpoint_url=self._server.endpoint_url,
-            region_name=self._server.region,
-            aws_access_key_id=self._server.access_key,
-            aws_secret_access_key=self._server.secret_key,
-        )
-        for name in names:
-            body = content if content is not None else name.encode()
-            client.put_object(Bucket=self._server.bucket, Key=f"{self.name}/{name}", Body=body)
-        client.close()
-
-    def sources(self, ledger: str = "") -> Sources:
-        return Sources(self.opener, files=False, ledger=ledger)
 
 
 @pytest.fixture

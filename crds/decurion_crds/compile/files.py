@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from decurion_crds.compile.draft import LoadDraft
+from decurion_crds.compile.draft import LoadDraft, NodeDraft
 from decurion_crds.compile.report import Report, Spot
-from decurion_crds.compiled import Load, Schema
+from decurion_crds.compiled import LISTED_FILE, Load, Schema
 from decurion_crds.expressions.shapes import branches, is_any, mismatch, words
 from decurion_crds.v1alpha1 import ItemsFrom
 from decurion_crds.v1alpha1 import Load as Written
@@ -30,6 +30,18 @@ def check_load(block: Written, spot: Spot, report: Report, *, taken: bool) -> No
     if block.schema_ is not None and block.as_ != "json":
         message = f"a schema goes with as: json, and as: {block.as_} gives a text; remove schema, or write as: json"
         report.add("FIELD-VALUE", spot.below("schema"), message)
+
+
+def check_template(node: NodeDraft, declared: Schema, report: Report) -> None:
+    """That what runs for each file of a folder takes such an item."""
+    block, use = node.model.map, node.body
+    if block is None or use is None or mismatch(LISTED_FILE, declared) is None:
+        return
+    message = (
+        f"the items of prefix are objects {{key, uri, size, etag}}, and the {use.shown} declares {words(declared)} for "
+        f"{block.as_}; declare an object with some of these"
+    )
+    report.add("EXPR-TYPE", node.spot.below("map", "itemsFrom", "prefix"), message)
 
 
 def check_place(found: Schema | None, draft: LoadDraft, report: Report) -> None:

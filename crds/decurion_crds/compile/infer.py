@@ -19,7 +19,7 @@ from decurion_crds.compile.dues import (
     items_due,
     map_output,
 )
-from decurion_crds.compile.files import check_place
+from decurion_crds.compile.files import check_place, check_template
 from decurion_crds.compile.finals import ENDED_RUN
 from decurion_crds.compile.loops import ITERATION, SCORE, check_next, loop_output
 from decurion_crds.compile.order import Order, channels_read, writers
@@ -358,9 +358,10 @@ class _Inference:
                 self._rounds.spawn(self._fits(scope, node, node.jsonl, Due({"type": "string"})))
             if node.prefix is not None:
                 self._rounds.spawn(self._fits(scope, node, node.prefix, Due({"type": "string"})))
-            if declared is not None:
-                source = "schema" if node.prefix is None else "prefix"
-                check_lines(node.line, declared, node.spot.below("map", "itemsFrom", source), self._report)
+                if declared is not None:
+                    check_template(node, declared, self._report)
+            elif declared is not None:
+                check_lines(node.line, declared, node.spot.below("map", "itemsFrom", "schema"), self._report)
         self._typed.items[scope.name, node.name] = item if isinstance(item, dict) else ANY
         if node.key is not None:
             names = yield from self._names(scope, node, node.key)
