@@ -46,7 +46,7 @@ _NAMED: Mapping[tuple[str, str], str] = {
 }
 """Fields (of what, which) that name a resource, template or node, of which the names may be known."""
 _KEYS: Mapping[str, str] = {
-    **dict.fromkeys(("with", "writes", "next", "choices"), IDENTIFIER),
+    **dict.fromkeys(("with", "load", "writes", "next", "choices"), IDENTIFIER),
     "schemas": SCHEMA_NAME,
 }
 """Maps whose keys are names of this form."""
@@ -56,6 +56,7 @@ _EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("spec", "state"): [{"name": "steps", "schema": {"type": "array"}, "merge": "append"}],
     ("nodes", "when"): "len(input.orders) > 0",
     ("nodes", "with"): {"orders": "input.orders"},
+    ("nodes", "load"): {"letter": {"from": "input.file"}},
     ("nodes", "output"): {"total": {"type": "number"}},
     ("nodes", "writes"): {"steps": "[output.total]"},
     ("nodes", "after"): ["check"],

@@ -43,14 +43,6 @@ GRAPH: dict[str, Any] = {
         },
         {"name": "lines", "map": {"itemsFrom": {"jsonl": "run.id", "schema": "Report"}, "template": "one"}},
         {
-            "name": "files",
-            "load": {
-                "all": {"from": "run.id"},
-                "report": {"from": "run.id", "as": "json", "schema": "Report", "maxBytes": 4096},
-            },
-            "map": {"itemsFrom": {"prefix": "run.id", "glob": "**/*.txt"}, "template": "one"},
-        },
-        {
             "name": "check",
             "description": "Checks.",
             "with": {"facts": "nodes.extract.output.items", "limit": 10},
@@ -85,6 +77,14 @@ GRAPH: dict[str, Any] = {
             "otherwise": {"facts": "input.reports[0]"},
         },
         {"name": "last", "onFailure": "skip", "transform": {"$value": "1"}},
+        {
+            "name": "files",
+            "load": {
+                "all": {"from": "run.id"},
+                "report": {"from": "run.id", "as": "json", "schema": "Report", "maxBytes": 4096},
+            },
+            "map": {"itemsFrom": {"prefix": "run.id", "glob": "**/*.txt"}, "template": "one"},
+        },
     ],
     "templates": [
         {

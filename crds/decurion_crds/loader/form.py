@@ -28,6 +28,7 @@ NODE_ORDER = (
     "after",
     "join",
     "with",
+    "load",
     *BLOCKS,
     "output",
     "writes",
@@ -38,7 +39,7 @@ NODE_ORDER = (
 )
 _DOCUMENT_ORDER = ("apiVersion", "kind", "metadata", "spec")
 _IN_BLOCKS = ("with", "writes", "map")
-_EXPRESSIONS = frozenset({"when", "items", "key", "until", "score", "value", "result", "jsonl", "prefix"})
+_EXPRESSIONS = frozenset({"when", "items", "key", "until", "score", "value", "result", "jsonl", "prefix", "from"})
 _MAPS_OF_EXPRESSIONS = frozenset({"with", "writes", "transform", "otherwise", "next", "choices"})
 _FREE = frozenset({"schemas", "schema", "input", "parameters", "arguments", "form", "metadata"})
 """What is inside these is data of the author, in which no word is ours."""
