@@ -69,7 +69,7 @@ class _Case:
 
     @property
     def names(self) -> list[str]:
-        return list(self.written.get("with") or {})
+        return [*(self.written.get("with") or {}), *(self.written.get("load") or {})]
 
 
 def convert(written: Mapping[str, Any], compiled: CompiledNode, kind: str, choices: Choices) -> Converted:

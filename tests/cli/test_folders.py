@@ -80,7 +80,7 @@ def test_a_node_is_tested_with_a_text_instead_of_its_file_or_with_the_file(folde
     given = folder / "given.yaml"
     for snapshot, words in (
         ("{text: one two three}", {"words": 3}),
-        ("{input: {file: {key: a.txt, uri: graphs/post/a.txt, size: 8, etag: ''}}}", {"words": 2}),
+        ("{input: {file: {key: a.txt, uri: post/a.txt, size: 8, etag: ''}}}", {"words": 2}),
     ):
         given.write_text(snapshot)
         done = run(folder, "node", "test", "graphs", "each.count", "--snapshot", str(given))
