@@ -102,7 +102,7 @@ class Writer:
             made, may_fail = self.node(f"n{i}", nodes, depth=depth, free=free)
             free = free and not may_fail
             nodes.append(made)
-        if len(nodes) > 1 and self.chance(3):
+        if len(nodes) > 1 and self.chance(2):
             nodes.append(self.joined(f"n{len(nodes)}", nodes))
         switch = self.switch(nodes) if self.chance(2) else []
         writers = [n for n in nodes if any(line.startswith("writes:") for line in n.lines)]
@@ -122,7 +122,7 @@ class Writer:
         not fail its scope.
         """
         racers = self.random.sample(before, self.number(2, len(before)))
-        count = self.number(1, len(racers))
+        count = self.pick([1, 1, self.number(1, len(racers)), len(racers)])
         mode = f"quorum, count: {count}" if count > 1 or self.chance(2) else "any"
         given = " + ".join(["input.k", *(n.reads for n in before)])
         lines = [f"join: {{mode: {mode}}}", f"after: [{', '.join(n.name for n in racers)}]"]

@@ -1,7 +1,7 @@
 """Races: nodes that begin when some of what they wait for has ended well (`join: any | quorum`).
 
     racers end ──▶ enough ended well ──▶ race_won ──▶ the rest is given up: a `skip` each ──▶ the node runs
-               └─▶ too few can      ──▶ the node fails, or is skipped where no racer failed
+               └─▶ all, and too few well ──▶ the node fails, or is skipped where no racer failed
 
 Who wins follows from the order of the log: the first that end well. What runs when that is recorded depends on time,
 so the record names those that are given up, and a replay follows it. The winners stand before it is written: a racer
@@ -43,15 +43,16 @@ class Races:
             race.out[name] = failure
             if failure is not None:
                 scope.outputs[name] = None
-            if len(rule.racers) - len(race.out) < rule.count and not race.over:
-                race.over = True
-                self._release(scope, judge)
         elif len(race.winners) == rule.count:
             _discard(scope, name)
         else:
             race.winners.append(name)
             if len(race.winners) == rule.count:
                 self._state.decisions[key_of(scope, judge)] = RaceWon(scope, judge)
+        if len(race.winners) < rule.count and len(race.winners) + len(race.out) == len(rule.racers):
+            # Only now: what the node reads of a race that nobody won must not depend on time.
+            race.over = True
+            self._release(scope, judge)
 
     def won(self, record: Record) -> None:
         """A race was won: what its record names is given up. Raises `LogCorrupt` for other winners than there are."""
