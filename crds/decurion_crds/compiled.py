@@ -108,12 +108,18 @@ class ToolCall(_Compiled):
 
 
 class AgentTool(_Compiled):
-    """A tool as an agent's model is given it: `name`, `description`, and the tool that a call of it calls."""
+    """A tool as an agent's model is given it: `name`, `description`, and what a call of it does.
+
+    `call` is the tool of a server. `graph` is a scope of the graph's `templates` instead, whose input are the arguments
+    and whose output is the result; it runs in a scope of its own at the path of the call: the node `read` of it in the
+    second call of the third turn of the agent `/find` is `/find#turn-0003.02/read`.
+    """
 
     name: str
     description: str = ""
-    call: ToolCall
-    timeout_seconds: float = Field(alias="timeoutSeconds")
+    call: ToolCall | None = None
+    graph: str | None = None
+    timeout_seconds: float = Field(604_800.0, alias="timeoutSeconds")
 
 
 class AgentCall(_Compiled):
@@ -359,7 +365,7 @@ class Node(_Compiled):
     def servers(self) -> frozenset[str]:
         """The MCPServers whose tools it may call."""
         calls = [self.tool] if self.tool is not None else []
-        calls += [tool.call for tool in self.agent.tools] if self.agent is not None else []
+        calls += [tool.call for tool in self.agent.tools if tool.call is not None] if self.agent is not None else []
         return frozenset(call.server for call in calls)
 
     @property
@@ -367,6 +373,18 @@ class Node(_Compiled):
         """The scope that a map runs for every item, a graph once, a loop in every round; None for other kinds."""
         block = self.map or self.graph or self.loop
         return block.template if block is not None else None
+
+    @property
+    def graph_tools(self) -> tuple[str, ...]:
+        """The scopes that run as tools of an agent."""
+        if self.agent is None:
+            return ()
+        return tuple(tool.graph for tool in self.agent.tools if tool.graph is not None)
+
+    @property
+    def inner(self) -> tuple[str, ...]:
+        """The scopes that run below the node."""
+        return (self.template,) if self.template is not None else self.graph_tools
 
 
 class Channel(_Compiled):

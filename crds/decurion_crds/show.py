@@ -53,6 +53,9 @@ def show_mermaid(graph: CompiledGraph) -> str:
                 lines.append(f"  {prefix}_{node.name} {link} {_box(node.loop.template)}")
             elif node.graph is not None:
                 lines.append(f'  {prefix}_{node.name} -. "once" .-> {_box(node.graph.template)}')
+            for tool in node.agent.tools if node.agent is not None else ():
+                if tool.graph is not None:
+                    lines.append(f'  {prefix}_{node.name} -. "tool {tool.name}" .-> {_box(tool.graph)}')
     for i, kind in enumerate(SCALE):
         lines.append(f"  classDef {kind} fill:{_COLOURS[i]},stroke:#555,color:#111")
     return "\n".join(lines)
@@ -123,7 +126,8 @@ def _detail(node: Node) -> str:
     if node.tool is not None:
         return f"tool {node.tool.server}/{node.tool.name}"
     if node.agent is not None:
-        return f"model {node.agent.model}, {len(node.agent.tools)} tools"
+        graphs = "".join(f" → {scope_title(name)}" for name in node.graph_tools)
+        return f"model {node.agent.model}, {len(node.agent.tools)} tools{graphs}"
     if node.llm is not None:
         return f"model {node.llm.ref}"
     if node.graph is not None:

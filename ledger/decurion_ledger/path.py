@@ -1,12 +1,13 @@
 """Paths of the ledger: one grammar, one parser, one printer.
 
     path   = "/" | 1*( "/" step ) [ mark | turn ] | "/" mark
-    step   = name [ "[" ( index | key ) "]" | "@" round ]
+    step   = name [ "[" ( index | key ) "]" | "@" round ] [ call ]
     name   = [a-z][a-zA-Z0-9_]{0,62}
     index  = 5*DIGIT, without leading zeros when longer than five
     key    = "k:" 32 lower-case hex digits
     round  = 3*DIGIT, from 001, without leading zeros when longer than three
     turn   = "#turn-" 4*DIGIT [ "." 2*DIGIT ], without leading zeros when longer than four and two
+    call   = a turn with its second part; of the last step only before a mark
     mark   = "!open" | "!join" | "!output" | "!otherwise" | "!writes"
 
 `/` is the run's root scope, `/extract` a node, `/extract[00017]` branch 17 of a map and the scope inside it,
@@ -17,7 +18,8 @@ alone have that path, its result is the one at `/extract`. `/review/draft` is a 
 runs, and `/review!output` that graph's end. `/refine@003` is round 3 of a loop and the scope inside it,
 `/refine@003!open` what that round starts from where it is not the first, `/refine@003!output` its end, and
 `/refine!join` that of the loop. `/find#turn-0003` is turn 3 of an agent, and `/find#turn-0003.02` the second call of a
-tool in it. The canonical text is the identity: two paths are equal iff their texts are, and order of paths means order
+tool in it; where that tool is a graph, `/find#turn-0003.02/read` is a node of it, and `/find#turn-0003.02!output` its
+end. The canonical text is the identity: two paths are equal iff their texts are, and order of paths means order
 of texts by code point.
 """
 
@@ -25,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
 
 from decurion_crds.canonical import Json, canonical, digest
@@ -38,6 +40,7 @@ _NAME = re.compile(r"[a-z][a-zA-Z0-9_]{0,62}")
 _STEP = re.compile(
     r"([a-z][a-zA-Z0-9_]{0,62})(?:\[(?:([0-9]{5}|[1-9][0-9]{5,11})|k:([0-9a-f]{32}))\]"
     r"|@(00[1-9]|0[1-9][0-9]|[1-9][0-9]{2,11}))?"
+    r"(?:#turn-([0-9]{4}|[1-9][0-9]{4,8})\.([0-9]{2}|[1-9][0-9]{2,8}))?"
 )
 _TURN = re.compile(r"turn-([0-9]{4}|[1-9][0-9]{4,8})(?:\.([0-9]{2}|[1-9][0-9]{2,8}))?")
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -58,19 +61,22 @@ class Step:
     name: str
     branch: int | str | None = None
     round: int | None = None
+    call: tuple[int, int] | None = None
+    """Turn and number of a call of an agent, whose graph the next step is in."""
 
     def __str__(self) -> str:
+        call = _turn_text(self.call) if self.call is not None else ""
         if self.round is not None:
-            return f"{self.name}@{self.round:03d}"
+            return f"{self.name}@{self.round:03d}{call}"
         if self.branch is None:
-            return self.name
+            return f"{self.name}{call}"
         inside = f"{self.branch:05d}" if isinstance(self.branch, int) else f"k:{self.branch}"
-        return f"{self.name}[{inside}]"
+        return f"{self.name}[{inside}]{call}"
 
     @property
     def whole(self) -> bool:
-        """Whether this is a node itself, and no branch or round of it."""
-        return self.branch is None and self.round is None
+        """Whether this is a node itself, and no branch, round or call of it."""
+        return self.branch is None and self.round is None and self.call is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +95,12 @@ class LedgerPath:
             raise BadPath(text[:64] + "…", f"a path has at most {MAX_TEXT} characters")
         if not text.startswith("/"):
             raise BadPath(text, "a path starts with /")
-        body, hash_, turn = text[1:].partition("#")
-        if hash_:
-            return cls(_parse_steps(body, text), turn=_parse_turn(turn, text))
+        last = text.rfind("#")
+        if last > text.rfind("/") and "!" not in text[last:]:
+            steps = _parse_steps(text[1:last], text)
+            if steps[-1].call is not None:
+                raise BadPath(text, "a call has no turns; its graph's nodes have")
+            return cls(steps, turn=_parse_turn(text[last + 1 :], text))
         body, bang, mark = text[1:].partition("!")
         if bang and mark not in _MARKS:
             raise BadPath(text, "after ! stands open, join, output, otherwise or writes, and nothing after that")
@@ -100,16 +109,16 @@ class LedgerPath:
     def __str__(self) -> str:
         mark = f"!{self.mark}" if self.mark else ""
         if self.turn is not None:
-            turn, call = self.turn
-            mark = f"#turn-{turn:04d}" + (f".{call:02d}" if call is not None else "")
+            mark = _turn_text(self.turn)
         return "/" + "/".join(map(str, self.steps)) + mark
 
     def child(self, name: str) -> LedgerPath:
-        """The node `name` in the scope that this path names."""
-        self._needs_no_mark("a child")
+        """The node `name` in the scope that this path names: also that of a call."""
+        if self.turn is None or self.turn[1] is None:
+            self._needs_no_mark("a child")
         if not _NAME.fullmatch(name):
             raise BadPath(name, "a node's name has at most 63 letters, digits and underscores, a small letter first")
-        return _made((*self.steps, Step(name)))
+        return _made((*self._scope_steps(), Step(name)))
 
     def branch(self, index: int) -> LedgerPath:
         """The branch of item `index` (from 0) of the map that this path names."""
@@ -152,13 +161,20 @@ class LedgerPath:
         if self.turn is not None and self.turn[1] is not None:
             return LedgerPath(self.steps, turn=(self.turn[0], None))
         if self.mark or self.turn is not None:
-            return LedgerPath(self.steps)
+            return self._settled(self.steps)
         if not self.steps:
             return None
         last = self.steps[-1]
         if not last.whole:
             return LedgerPath((*self.steps[:-1], Step(last.name)))
-        return LedgerPath(self.steps[:-1])
+        return self._settled(self.steps[:-1])
+
+    @staticmethod
+    def _settled(steps: tuple[Step, ...]) -> LedgerPath:
+        """The path of these steps: a call at the end is the call itself."""
+        if steps and steps[-1].call is not None:
+            return LedgerPath((*steps[:-1], replace(steps[-1], call=None)), turn=steps[-1].call)
+        return LedgerPath(steps)
 
     def ancestors(self) -> Iterator[LedgerPath]:
         """`parent`, its parent, and so on up to the root."""
@@ -172,8 +188,14 @@ class LedgerPath:
             raise BadPath(str(self), f"a path with ! or # has no {what}")
 
     def _marked(self, mark: Mark) -> LedgerPath:
-        self._needs_no_mark("mark of its own")
-        return _made(self.steps, mark)
+        if self.turn is None or self.turn[1] is None:
+            self._needs_no_mark("mark of its own")
+        return _made(self._scope_steps(), mark)
+
+    def _scope_steps(self) -> tuple[Step, ...]:
+        if self.turn is None or self.turn[1] is None:
+            return self.steps
+        return (*self.steps[:-1], replace(self.steps[-1], call=(self.turn[0], self.turn[1])))
 
     def _with_branch(self, branch: int | str) -> LedgerPath:
         self._needs_no_mark("branch")
@@ -206,6 +228,16 @@ def _parse_turn(turn: str, text: str) -> tuple[int, int | None]:
 def _parse_step(part: str, text: str) -> Step:
     found = _STEP.fullmatch(part)
     if found is None:
-        raise BadPath(text, f"the step {part!r} is no name, name[00000], name[k:32 hex digits] or name@001")
-    name, index, key, round = found.groups()
-    return Step(name, int(index) if index is not None else key, int(round) if round is not None else None)
+        raise BadPath(text, f"the step {part!r} is no name, name[00000], name[k:32 hex digits], name@001 or a call")
+    name, index, key, round, turn, call = found.groups()
+    return Step(
+        name,
+        int(index) if index is not None else key,
+        int(round) if round is not None else None,
+        (int(turn), int(call)) if turn is not None else None,
+    )
+
+
+def _turn_text(turn: tuple[int, int | None]) -> str:
+    number, call = turn
+    return f"#turn-{number:04d}" + (f".{call:02d}" if call is not None else "")

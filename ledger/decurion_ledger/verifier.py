@@ -246,6 +246,10 @@ class _Audit:
             # How many rounds a loop that failed had depends on time: its end stands for them.
             for inner in [inner for inner in mine if inner.startswith(f"{path.removesuffix('!join')}@")]:
                 del mine[inner]
+        elif "!" not in path and (failed or (core["type"] == "skip" and f"{path}!open" not in mine)):
+            # What the calls did of an agent that failed, or was given up, depends on time: its end stands for them.
+            for inner in [inner for inner in mine if inner.startswith(f"{path}#")]:
+                del mine[inner]
         elif path.endswith("!join"):
             self._joined(key, core, path.removesuffix("!join"))
         elif core["type"] == "skip" and f"{path.partition('!')[0]}!open" in mine:
@@ -253,7 +257,7 @@ class _Audit:
 
     def _given_up(self, mine: dict[str, str], path: str) -> None:
         """A node that had opened something was given up: what it opened does not count."""
-        under = tuple(f"{path.partition('!')[0]}{mark}" for mark in "[/!@")
+        under = tuple(f"{path.partition('!')[0]}{mark}" for mark in "[/!@#")
         for inner in [inner for inner in mine if inner.startswith(under) and inner != path]:
             del mine[inner]
         for unit in [unit for unit in self.units if unit.startswith(under)]:

@@ -163,8 +163,10 @@ def _links(resource: Resource) -> frozenset[Key]:
         agents = (Key("Agent", namespace, name) for name in named.agents)
         return frozenset({*llms, *servers, *agents, *(Key(kind, namespace, ref) for ref, _ in named.graphs)})
     if kind == "Agent":
-        model, tools = agent_uses(resource.spec)
-        return frozenset({*(Key("LLM", namespace, n) for n in model), *(Key("MCPServer", namespace, n) for n in tools)})
+        named = agent_uses(resource.spec)
+        llms = (Key("LLM", namespace, name) for name in named.llms | named.bound)
+        servers = (Key("MCPServer", namespace, name) for name in named.servers)
+        return frozenset({*llms, *servers, *(Key("TaskGraph", namespace, ref) for ref, _ in named.graphs)})
     return frozenset(Key("Secret", namespace, name) for name, _ in secret_refs(resource.spec))
 
 

@@ -61,15 +61,14 @@ def uses(spec: Mapping[str, Any]) -> Uses:
         if isinstance(agent, Mapping):
             if isinstance(agent.get("ref"), str):
                 agents.add(agent["ref"])
-            model, tools = agent_uses(agent)
-            llms |= model
-            servers |= tools
+            inside = agent_uses(agent)
+            llms |= inside.llms
+            servers |= inside.servers
+            graphs += inside.graphs
         for kind in _RUN_A_GRAPH:
             block = node.get(kind)
             if isinstance(block, Mapping) and isinstance(block.get("ref"), str):
-                bind = block.get("bind")
-                given = bind.items() if isinstance(bind, Mapping) else ()
-                graphs.append((block["ref"], {k: v for k, v in given if isinstance(v, str)}))
+                graphs.append((block["ref"], _bound(block)))
     graphs += [(name, {}) for name in sorted(_schema_owners(spec))]
     needs = spec.get("needs")
     return Uses(
@@ -81,11 +80,20 @@ def uses(spec: Mapping[str, Any]) -> Uses:
     )
 
 
-def agent_uses(spec: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """The LLM and the MCPServers that an agent names, that of an Agent or one that is written in a node."""
-    model = spec.get("model")
-    tools = (tool.get("server") for tool in _objects(spec.get("tools")))
-    return {model} if isinstance(model, str) else set(), {name for name in tools if isinstance(name, str)}
+def agent_uses(spec: Mapping[str, Any]) -> Uses:
+    """The LLM, MCPServers and graphs that an agent names, that of an Agent or one that is written in a node."""
+    model, tools = spec.get("model"), _objects(spec.get("tools"))
+    return Uses(
+        llms=frozenset({model} if isinstance(model, str) else ()),
+        servers=frozenset(tool["server"] for tool in tools if isinstance(tool.get("server"), str)),
+        graphs=tuple((tool["graph"], _bound(tool)) for tool in tools if isinstance(tool.get("graph"), str)),
+    )
+
+
+def _bound(block: Mapping[str, Any]) -> dict[str, str]:
+    bind = block.get("bind")
+    given = bind.items() if isinstance(bind, Mapping) else ()
+    return {name: to for name, to in given if isinstance(to, str)}
 
 
 def reach(
@@ -107,14 +115,18 @@ def reach(
     while due:
         graph, bound = due.popleft()
         env, here = dict(bound), known[graph]
+        own: dict[str, str] = {}
+        apart: list[tuple[str, Mapping[str, str]]] = []
         llms |= {env.get(ref, ref) for ref in here.llms}
         servers |= here.servers
         for ref in here.agents - agents:
             agents.add(ref)
-            model, tools = agent_uses(agent(ref) or {})
-            llms |= model
-            servers |= tools
-        for ref, bind in here.graphs:
+            inside = agent_uses(agent(ref) or {})
+            llms |= inside.llms
+            servers |= inside.servers
+            # What an Agent names are resources, whatever the names of the graph stand for.
+            apart += inside.graphs
+        for ref, bind, env in [*((ref, bind, env) for ref, bind in here.graphs), *((r, b, own) for r, b in apart)]:
             if ref not in known:
                 graphs.add(ref)
                 known[ref] = uses(look(ref) or {})

@@ -81,6 +81,7 @@ NOT_SEEN = {
     "fields/not-built": "the name of a resource that does not exist",
     "names/node-twice": "two items of one name",
     "pools/runners": "one number above another",
+    "tools/agent-template": "what may be inside of another kind",
     "tools/header": "words in capitals or small letters",
 }
 """What the API server refuses and a JSON Schema cannot say."""

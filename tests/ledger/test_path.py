@@ -18,8 +18,18 @@ branches = st.one_of(
     st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
 )
 rounds = st.builds(Step, names, round=st.integers(1, 10**12 - 1))
-steps = st.lists(st.one_of(st.builds(Step, names, branches), rounds), max_size=8).map(tuple)
-paths = st.builds(LedgerPath, steps, st.sampled_from(["", "open", "join", "output"]))
+calls = st.tuples(st.integers(1, 10**9 - 1), st.integers(1, 10**9 - 1))
+in_calls = st.builds(Step, names, call=calls)
+steps = st.lists(st.one_of(st.builds(Step, names, branches), rounds, in_calls), max_size=8).map(tuple)
+marks = st.sampled_from(["open", "join", "output"])
+plain = steps.filter(lambda steps: not steps or steps[-1].call is None)
+turns = st.builds(
+    lambda steps, name, turn: LedgerPath((*steps, Step(name)), turn=turn),
+    steps,
+    names,
+    st.one_of(calls, st.tuples(st.integers(1, 10**9 - 1), st.none())),
+)
+paths = st.one_of(st.builds(LedgerPath, steps, marks), st.builds(LedgerPath, plain), turns)
 
 
 @given(paths)
@@ -64,6 +74,24 @@ def test_constructors_write_the_canonical_text() -> None:
     assert extract.open.parent == extract
 
 
+def test_the_scope_of_a_call_lies_below_the_call() -> None:
+    call = LedgerPath.parse("/find#turn-0003.02")
+    assert str(call.child("read").child("deep")) == "/find#turn-0003.02/read/deep"
+    assert str(call.output) == "/find#turn-0003.02!output"
+    assert [str(path) for path in call.child("read").output.ancestors()] == [
+        "/find#turn-0003.02/read",
+        "/find#turn-0003.02",
+        "/find#turn-0003",
+        "/find",
+        "/",
+    ]
+    assert call.open.parent == call
+    inner = call.child("ask")
+    assert LedgerPath.parse("/find#turn-0003.02/ask#turn-0001.01/read").parent == LedgerPath.parse(
+        f"{inner}#turn-0001.01"
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -88,6 +116,13 @@ def test_constructors_write_the_canonical_text() -> None:
         "/plan[00001]@001",
         "/@001",
         "/plan!open/read",
+        "/plan#turn-0001/read",
+        "/plan#turn-0001!open",
+        "/plan#turn-0001.01#turn-0002",
+        "/plan#turn-0001.01[00001]",
+        "/plan#turn-0001.1/read",
+        "/plan!open#turn-0001",
+        "/#turn-0001.01/read",
         "/plan!open!join",
         "/plan\n",
         "/plan[0000١]",
@@ -115,6 +150,9 @@ def test_texts_outside_the_grammar_are_refused(text: str) -> None:
         lambda: ROOT.child("a").branch(1).branch(2),
         lambda: ROOT.child("a").keyed("xyz"),
         lambda: ROOT.output.child("a"),
+        lambda: LedgerPath.parse("/a#turn-0001").child("b"),
+        lambda: LedgerPath.parse("/a#turn-0001").output,
+        lambda: LedgerPath.parse("/a#turn-0001.01").branch(1),
         lambda: ROOT.child("a").open.join,
         lambda: LedgerPath(tuple(Step("a" * 60) for _ in range(17))).child("b"),
     ],

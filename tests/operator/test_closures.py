@@ -79,3 +79,30 @@ def test_whoever_has_a_part_in_its_closure_is_found_once() -> None:
     assert users("LLM", "claude") == ["top", "two"]
     assert users("TaskGraph", "leaf") == ["one", "top", "two"]
     assert users("TaskGraph", "top") == []
+
+
+def test_the_graphs_of_agents_belong_to_the_closure_under_their_own_bindings() -> None:
+    """The names that an Agent binds are resources; those of an agent in a node are names of its graph."""
+    tools = [{"graph": "leaf", "bind": {"fast": "model"}}]
+    agents = {"clerk": {"model": "mind", "tools": tools}}
+    graphs = {
+        "leaf": graph(llm="fast", needs={"fast": "LLM"}),
+        "named": {"needs": {"model": "LLM"}, "nodes": [{"name": "ask", "agent": {"ref": "clerk"}}]},
+        "inline": {"needs": {"model": "LLM"}, "nodes": [{"name": "ask", "agent": {"model": "mind", "tools": tools}}]},
+        "top": graph(("named", {"model": "claude"})),
+        "other": graph(("inline", {"model": "claude"})),
+    }
+    named = reach("top", graphs["top"], graphs.get, agents.get)
+    assert (named.graphs, named.llms, named.agents) == ({"named", "leaf"}, {"mind", "model", "claude"}, {"clerk"})
+    inline = reach("other", graphs["other"], graphs.get, agents.get)
+    assert (inline.graphs, inline.llms) == ({"inline", "leaf"}, {"mind", "claude"})
+
+
+def test_whoever_has_a_graph_by_an_agent_is_found() -> None:
+    cache = Cache()
+    cache.put(resource("TaskGraph", "leaf", graph(llm="fast", needs={"fast": "LLM"})))
+    tools = [{"graph": "leaf", "bind": {"fast": "claude"}}]
+    cache.put(resource("Agent", "clerk", {"model": "mind", "tools": tools}))
+    cache.put(resource("TaskGraph", "asks", {"nodes": [{"name": "ask", "agent": {"ref": "clerk"}}]}))
+    for kind, name in (("TaskGraph", "leaf"), ("LLM", "claude"), ("LLM", "mind"), ("Agent", "clerk")):
+        assert "asks" in {one.key.name for one in cache.users(Key(kind, "n", name))}, name

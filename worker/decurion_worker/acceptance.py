@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph, Node, Scope
@@ -81,40 +81,55 @@ class Acceptance:
             return f"a runner writes no record of type {record.type}"
         else:
             ends = record.path in _ends(task)
-        place, turn, _ = record.path.partition("#")
-        if not ends and not (self._inside(place, task) and (not turn or record.type in EVENTS)):
+        if not ends and not self._inside(record, task):
             return f"its path {record.path} is not that of the item {task.key}"
         if ends is not last:
             return "it is said to end the item, and does not" if last else "it ends the item, and is not said to"
         return None
 
-    def _inside(self, path: str, task: Task) -> bool:
-        """Whether a record that does not end the task may have this path: a node of a branch, at any depth of graphs;
-        the failed attempt of a node.
+    def _inside(self, record: Record, task: Task) -> bool:
+        """Whether a record that does not end the task may have its path: a node of a branch, at any depth of graphs;
+        what an agent says and calls; the failed attempt of a node.
         """
-        if task.kind == "node":
-            return path == task.key
-        inside = path.removeprefix(task.key)
-        if task.kind == "branch" and inside.startswith("/") and path.startswith(task.key):
-            return self._has_place(self._graph.templates[task.template], inside[1:])
-        if task.kind == "loop" and inside.startswith("@") and path.startswith(task.key):
-            home = self._graph.templates[task.template] if task.template else self._graph.root
-            return self._has_place(home, f"{task.node}{inside}")
-        return False
+        inside, event = record.path.removeprefix(task.key), record.type in EVENTS
+        if not record.path.startswith(task.key):
+            return False
+        if task.kind == "branch" and inside.startswith("/"):
+            return self._has_place(self._graph.templates[task.template], inside[1:], event)
+        if task.kind == "loop" and inside.startswith("@"):
+            return self._has_place(self._home(task), f"{task.node}{inside}", event)
+        if task.kind == "node" and inside.startswith("#"):
+            return self._has_place(self._home(task), f"{task.node}{inside}", event)
+        return task.kind == "node" and not inside
 
-    def _has_place(self, scope: Scope | None, path: str) -> bool:
-        """Whether a record of a leaf scope, or of one round of a loop in it, may have this path."""
-        base, _, mark = path.partition("!")
-        node: Node | None = None
-        number = ""
-        for step in base.split("/"):
-            name, _, number = step.partition("@")
-            node = scope.by_name.get(name) if scope is not None else None
-            if node is None or (number and not _is_round(node, number)):
-                return False
-            opens = node.graph is not None or number
-            scope = self._graph.templates[node.template] if node.template is not None and opens else None
-        return node is not None and mark in _marks(node, number)
+    def _home(self, task: Task) -> Scope:
+        return self._graph.templates[task.template] if task.template else self._graph.root
+
+    def _has_place(self, scope: Scope, path: str, event: bool) -> bool:
+        """Whether a record of a leaf scope, of one round of a loop in it, or of a call of an agent, may have this path.
+
+        Only an event may be at a turn or call itself. Which of an agent's tools a call was of, its path does not say.
+        """
+        step, slash, rest = path.partition("/")
+        step, _, mark = step.partition("!")
+        step, _, call = step.partition("#")
+        name, _, number = step.partition("@")
+        node = scope.by_name.get(name)
+        if node is None or (number and not _is_round(node, number)) or (slash and mark):
+            return False
+        if call and not slash:
+            return "." in call and _opens_calls(node, mark) if mark else event
+        if not slash:
+            return mark in _marks(node, number)
+        if call:
+            return "." in call and any(self._has_place(self._templates[t], rest, event) for t in node.graph_tools)
+        if node.template is None or (node.graph is None and not number):
+            return False
+        return self._has_place(self._templates[node.template], rest, event)
+
+    @property
+    def _templates(self) -> Mapping[str, Scope]:
+        return self._graph.templates
 
     def _value_fault(self, record: Record) -> str | None:
         core = record.core or {}
@@ -136,6 +151,10 @@ class Acceptance:
         except OutputMismatch as error:
             return str(error)
         return None
+
+
+def _opens_calls(node: Node, mark: str) -> bool:
+    return mark in ("open", "output") and bool(node.graph_tools)
 
 
 def _is_round(node: Node, number: str) -> bool:

@@ -16,6 +16,7 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import Node, Scope
 from decurion_crds.expressions import ExpressionFailed
 from decurion_ledger import Record
+from decurion_worker.calls import with_calls
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.scopes import UNBOUNDED
@@ -46,14 +47,15 @@ async def run_loop(context: RunContext, item: WorkItem, *, worker: str, emit: Em
         opening=item.env["opening"],
         core=item.parents[0][1],
         done=item.done,
-        make=partial(_round, context, node.template or "", envelope=envelope, emit=inside, journal=journal),
+        make=partial(leaf_scope, context, node.template or "", envelope=envelope, emit=inside, journal=journal),
         emit=inside,
         envelope=envelope,
     )
     await emit((await loop.run()).built.record, True)
 
 
-def _round(context: RunContext, template: str, **more: Any) -> LeafScope:
+def leaf_scope(context: RunContext, template: str, **more: Any) -> LeafScope:
+    """The scope of a template, which is leaf."""
     return LeafScope(context, context.scope(template), **more)
 
 
@@ -198,6 +200,14 @@ class LeafScope:
 
     async def _node(self, node: Node) -> bool:
         execution = Execution(self._context, f"{self._path}/{node.name}", node, self._journal)
+        with_calls(
+            execution,
+            parents=self._parents(node),
+            done={f"#{rest}": one for rest, one in self._done_below(f"{node.name}#").items()},
+            make=self._scope_in,
+            emit=self._emit,
+            envelope=self._envelope,
+        )
         env = self._environment(node.reads)
         if f"{node.name}!open" in self._done:
             opened = self._done[f"{node.name}!open"]
@@ -226,7 +236,8 @@ class LeafScope:
         """The end of the graph of a node, in a scope of its own."""
         path = execution.path
         done = self._done_below(f"{execution.node.name}/")
-        inner = self._scope_in(execution.node, path=path, input=input, start=((f"{path}!open", core),), done=done)
+        template = execution.node.template or ""
+        inner = self._scope_in(template, path=path, input=input, start=((f"{path}!open", core),), done=done)
         built = await self._within(execution, inner)
         return LoopEnd(built, inner.failure)
 
@@ -238,7 +249,7 @@ class LeafScope:
             opening=opening,
             core=core,
             done={f"@{rest}": one for rest, one in self._done_below(f"{name}@").items()},
-            make=partial(self._scope_in, execution.node),
+            make=partial(self._scope_in, execution.node.template or ""),
             emit=self._emit,
             envelope=self._envelope,
         )
@@ -247,11 +258,13 @@ class LeafScope:
     def _done_below(self, prefix: str) -> dict[str, Done]:
         return {name[len(prefix) :]: one for name, one in self._done.items() if name.startswith(prefix)}
 
-    def _scope_in(self, node: Node, *, path: str, input: Json, start: Parents, done: Mapping[str, Done]) -> LeafScope:
-        """A scope inside this one: that of a graph, or of one round of a loop."""
-        return LeafScope(
+    def _scope_in(
+        self, template: str, *, path: str, input: Json, start: Parents, done: Mapping[str, Done]
+    ) -> LeafScope:
+        """A scope inside this one: that of a graph, of one round of a loop, or of a call of an agent."""
+        return leaf_scope(
             self._context,
-            self._context.scope(node.template or ""),
+            template,
             path=path,
             input=input,
             start=start,

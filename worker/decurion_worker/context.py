@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import CompiledGraph, Expr, Node, Schema, Scope, Text
@@ -19,6 +19,7 @@ from decurion_ledger.errors import ValueTooWide
 from decurion_ledger.patience import Patience, SystemClock, patiently
 from decurion_worker import wide
 from decurion_worker.errors import SecretMissing, WorkError
+from decurion_worker.failure import Failure
 from decurion_worker.journal import Journal
 from decurion_worker.link import WorkItem
 from decurion_worker.models import open_model
@@ -241,9 +242,31 @@ def _waits(node: Node) -> bool:
     return node.model is not None or node.tool is not None or bool(node.load)
 
 
+class CallEnd(Protocol):
+    """What came of a call: the graph's output, wide lists by reference, or why there is none."""
+
+    @property
+    def value(self) -> Json: ...
+
+    @property
+    def failure(self) -> Failure | None: ...
+
+
+class Calls(Protocol):
+    """The calls of one agent that are graphs."""
+
+    def ends(self) -> Iterator[tuple[str, str]]:
+        """The records that ended calls, with their hashes."""
+
+    async def run(self, template: str, path: str, given: Json) -> CallEnd:
+        """What the graph gives for the input `given`, which is in its declared types."""
+
+
 @dataclass(slots=True)
 class Execution:
-    """One node being executed: where it is, and what the attempts have cost so far."""
+    """One node being executed: where it is, and what the attempts have cost so far. `calls` runs the graphs that are
+    tools of an agent.
+    """
 
     context: RunContext
     path: str
@@ -253,6 +276,7 @@ class Execution:
     model: str = ""
     turns: int = 0
     failed_attempts: list[dict[str, Json]] = field(default_factory=list)
+    calls: Calls | None = None
 
     def charge(self, *, input_tokens: int, output_tokens: int) -> None:
         self.usage["calls"] = self.usage.get("calls", 0) + 1

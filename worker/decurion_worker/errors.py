@@ -341,9 +341,12 @@ class EffectInDoubt(Terminal):
     code = "EffectInDoubt"
 
     def __init__(self, path: str, tool: str, server: str, why: str) -> None:
+        """`server` is empty for a graph, inside which it happened as `why` says."""
         super().__init__(
-            f"{path}: the call of the tool {tool} of MCPServer {server} was begun, and it is not known whether it was "
-            f"carried out ({why}); look there, and start another run. A tool that may be called again is declared "
+            f"{path}: an effect inside {tool} is in doubt: {why}"
+            if not server
+            else f"{path}: the call of the tool {tool} of MCPServer {server} was begun, and it is not known whether it "
+            f"was carried out ({why}); look there, and start another run. A tool that may be called again is declared "
             "readOnly or idempotent in the policy of the MCPServer"
         )
         self.path = path

@@ -95,6 +95,8 @@ async def node_record(
 ) -> Built:
     """The record of one executed node: `commit`, `skip`, `scope_opened` for a map or graph, or `approval_requested`."""
     context, node = execution.context, execution.node
+    if execution.calls is not None and result.status == "ok":
+        parents = [*parents, *execution.calls.ends()]
     seen: dict[str, Json] = {**envelope}
     if execution.usage:
         seen["usage"] = dict(execution.usage)

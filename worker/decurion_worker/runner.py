@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError
@@ -18,7 +19,8 @@ from decurion_crds.expressions import Evaluator
 from decurion_ledger import Record, SlotReader, Store
 from decurion_ledger.errors import StoreError
 from decurion_ledger.patience import Patience
-from decurion_worker.branch import run_branch, run_loop, scope_output
+from decurion_worker.branch import leaf_scope, run_branch, run_loop, scope_output
+from decurion_worker.calls import with_calls
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.tasks import task_of
@@ -280,7 +282,14 @@ class Runner:
             await emit(await self._output(context, item, envelope), True)
             return
         node = context.scope(item.template).by_name[item.node]
-        execution = Execution(context, f"{item.scope}/{item.node}", node, emit.journal())
+        journal = emit.journal()
+        execution = Execution(context, f"{item.scope}/{item.node}", node, journal)
+
+        async def inside(record: Record) -> None:
+            await emit(record, False)
+
+        make = partial(leaf_scope, context, envelope=envelope, emit=inside, journal=journal)
+        with_calls(execution, parents=item.parents, done=item.done, make=make, emit=inside, envelope=envelope)
         if item.kind == "round":
             await emit(await self._after_round(execution, item, envelope), True)
             return

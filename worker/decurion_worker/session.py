@@ -483,7 +483,7 @@ class RunSession:
         for record, task in checked.accepted:
             try:
                 found = await applied(self._values, self.engine, 0, record)
-                opens = record.type == "scope_opened" and task.kind == "node"
+                opens = record.type == "scope_opened" and record.path == f"{task.key}!open" and task.kind == "node"
                 why = self._acceptance.opening_fault(task, found.value) if opens else None
             except (BlobCorrupt, ValueMissing) as error:
                 why = str(error)
@@ -531,6 +531,8 @@ class RunSession:
 
     def _show_failure(self, record: Record) -> None:
         """Show a failure once, where it happened: not again at the end of what it is in."""
+        if "#" in record.path:
+            return  # an agent was told, and goes on
         failure = failure_of(record)
         inside = record.path.endswith(("!output", "!join"))
         ended = record.path.removesuffix("!output")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.tools import TEXT, Tool, find_tool
@@ -13,15 +14,36 @@ from decurion_crds.errors import SchemaRefused
 from decurion_crds.expressions.shapes import settled
 from decurion_crds.schemas import expand_schema
 from decurion_crds.v1alpha1.agent import Agent, AgentSpec
+from decurion_crds.v1alpha1.agent import AgentTool as GivenTool
 from decurion_crds.v1alpha1.base import Resource
 from decurion_crds.v1alpha1.mcpserver import MCPServer
 from decurion_crds.v1alpha1.taskgraph import AgentBlock
+
+if TYPE_CHECKING:
+    from decurion_crds.compile.draft import Use
 
 FINISH = "finish"
 """The tool by which an agent finishes."""
 STEPS = 50
 MAX_NAME = 64
 _OTHER = re.compile(r"[^a-zA-Z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTool:
+    """A graph, or a template, that is a tool."""
+
+    use: Use
+
+    @property
+    def owner(self) -> str:
+        return self.use.shown
+
+
+ToolScope: TypeAlias = "Callable[[Use], tuple[str, str]]"
+"""Name in the compiled graph, and description, of the scope of a use."""
+FindUse: TypeAlias = "Callable[[GivenTool, Spot], Use | None]"
+"""The scope of a graph or template that is named as a tool at a spot; None where there is none, which is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +55,37 @@ class AgentDraft:
     """
 
     spec: AgentSpec | None
-    tools: Mapping[str, Tool]
+    tools: Mapping[str, Tool | GraphTool]
     refs: tuple[tuple[str, str, Spot], ...] = ()
     steps: int = STEPS
 
-    def compiled(self, prompt: Text | None, model: str) -> AgentCall | None:
+    def uses(self) -> Iterator[Use]:
+        """The scopes that run as tools."""
+        for tool in self.tools.values():
+            if isinstance(tool, GraphTool):
+                yield tool.use
+
+    def without(self, use: Use) -> AgentDraft:
+        """The agent without the tool of a use that was refused."""
+        kept = {n: tool for n, tool in self.tools.items() if not (isinstance(tool, GraphTool) and tool.use is use)}
+        return replace(self, tools=kept)
+
+    def compiled(self, prompt: Text | None, model: str, scope: ToolScope) -> AgentCall | None:
         if self.spec is None or prompt is None:
             return None
         return AgentCall(
             model=model,
             instructions=self.spec.instructions or "",
             prompt=prompt,
-            tools=tuple(_compiled(name, tool) for name, tool in self.tools.items()),
+            tools=tuple(_compiled(name, tool, scope) for name, tool in self.tools.items()),
             steps=self.steps,
         )
 
 
-def _compiled(name: str, tool: Tool) -> AgentTool:
+def _compiled(name: str, tool: Tool | GraphTool, scope: ToolScope) -> AgentTool:
+    if isinstance(tool, GraphTool):
+        graph, description = scope(tool.use)
+        return AgentTool.model_validate({"name": name, "description": description, "graph": graph})
     call = ToolCall(
         server=tool.server,
         name=tool.name,
@@ -66,29 +102,38 @@ def _compiled(name: str, tool: Tool) -> AgentTool:
 def agent_spec(block: AgentBlock, agents: Mapping[str, Resource]) -> AgentSpec | None:
     """What the agent of a node is: as the Agent of its name says, or as it is written; None where there is none."""
     if block.ref is None:
-        return AgentSpec.model_validate(
-            {
-                "model": block.model,
-                "instructions": block.instructions,
-                "tools": [tool.to_json() for tool in block.tools],
-            }
+        # What is written in a node may name templates of its graph, which an Agent may not.
+        return AgentSpec.model_construct(
+            model=block.model or "", instructions=block.instructions, tools=block.tools, output=None, limits=None
         )
     found = agents.get(block.ref)
     return found.spec if isinstance(found, Agent) else None
 
 
 def resolve_agent(
-    block: AgentBlock, spot: Spot, agents: Mapping[str, Resource], servers: Mapping[str, Resource], report: Report
+    block: AgentBlock,
+    spot: Spot,
+    agents: Mapping[str, Resource],
+    servers: Mapping[str, Resource],
+    report: Report,
+    *,
+    find: FindUse,
 ) -> AgentDraft:
     """The agent of a node. What is refused is in the report; that a resource does not exist is told elsewhere."""
     spec = agent_spec(block, agents)
     refs = tuple(_refs(block, spec, spot))
     if spec is None:
         return AgentDraft(None, {}, refs)
-    tools: dict[str, Tool] = {}
+    tools: dict[str, Tool | GraphTool] = {}
     for i, given in enumerate(spec.tools):
         place = spot.below("ref") if block.ref is not None else spot.below("tools").at(i)
-        ref = given.server or ""
+        if given.server is None:
+            use = find(given, place)
+            if use is not None:
+                name = given.as_ or (given.graph or given.template or "").replace("-", "_")
+                _add(tools, name, GraphTool(use), place, report)
+            continue
+        ref = given.server
         server = servers.get(ref)
         if not isinstance(server, MCPServer):
             continue
@@ -98,16 +143,17 @@ def resolve_agent(
             at = place.below("allow").at(j) if written else place
             tool = find_tool(ref, server, name, at, report, written=written)
             if tool is not None:
-                _add(tools, tool, given.as_, place, report)
+                alias = f"{given.as_}_{name}" if given.as_ else name
+                _add(tools, _OTHER.sub("_", alias)[:MAX_NAME], tool, place, report)
     limits = block.limits or spec.limits
     return AgentDraft(spec, tools, refs, limits.steps if limits is not None and limits.steps is not None else STEPS)
 
 
-def _add(tools: dict[str, Tool], tool: Tool, alias: str | None, spot: Spot, report: Report) -> None:
-    name = _OTHER.sub("_", f"{alias}_{tool.name}" if alias else tool.name)[:MAX_NAME]
+def _add(tools: dict[str, Tool | GraphTool], name: str, tool: Tool | GraphTool, spot: Spot, report: Report) -> None:
     if name == FINISH or name in tools:
-        other = "how an agent ends" if name == FINISH else f"a tool of {tools[name].server} too"
-        message = f"{name}, a tool of {tool.server}, is {other}; tell them apart by as, or allow one of them"
+        other = "how an agent ends" if name == FINISH else f"{tools[name].owner} too"
+        remedy = "allow one of them" if isinstance(tool, Tool) else "name one of them"
+        message = f"{name}, {tool.owner}, is {other}; tell them apart by as, or {remedy}"
         report.add("DUPLICATE-NAME", spot, message)
         return
     tools[name] = tool
@@ -120,8 +166,10 @@ def _refs(block: AgentBlock, spec: AgentSpec | None, spot: Spot) -> Iterator[tup
         return
     yield "LLM", spec.model, spot.below("ref" if block.ref is not None else "model")
     for i, tool in enumerate(spec.tools):
+        if tool.server is None:
+            continue
         place = spot.below("ref") if block.ref is not None else spot.below("tools").at(i).below("server")
-        yield "MCPServer", tool.server or "", place
+        yield "MCPServer", tool.server, place
 
 
 def given_output(ref: str, spec: AgentSpec | None, spot: Spot, report: Report) -> Schema | None:

@@ -126,7 +126,7 @@ class _Assembly:
     def _leaf(self, node: Node) -> bool:
         if node.map is not None or node.approval is not None or node.join is not None:
             return False
-        return node.template is None or self._done[node.template].leaf
+        return all(self._done[name].leaf for name in node.inner)
 
     def _node(self, scope: ScopeDraft, draft: NodeDraft, order: Order, env: Env) -> Node:
         key = (scope.name, draft.name)
@@ -157,7 +157,7 @@ class _Assembly:
                 "code": self._typed.codes.get(key),
                 "tool": draft.tool.compiled(draft.output) if draft.tool is not None else None,
                 "llm": _llm(draft, env),
-                "agent": _agent(draft, env),
+                "agent": self._agent(draft, env),
                 "map": self._map(scope, draft, template),
                 "graph": GraphBlock(template=template) if draft.kind == "graph" else None,
                 "loop": _loop(draft, template),
@@ -166,7 +166,20 @@ class _Assembly:
             }
         )
         spec = self._spec(node.model) if node.model is not None else None
-        return node.model_copy(update={"digest": node_digest(node, template=inner, llm=spec)})
+        tools = {name: self._done[name] for name in node.graph_tools}
+        return node.model_copy(update={"digest": node_digest(node, template=inner, tools=tools, llm=spec)})
+
+    def _agent(self, draft: NodeDraft, env: Env) -> AgentCall | None:
+        if draft.agent is None or draft.agent.spec is None:
+            return None
+        model = draft.agent.spec.model
+        # The names of an Agent are not those of the graph: its needs do not swap them.
+        bound = model if draft.model.agent is None or draft.model.agent.ref else env.get(model, model)
+
+        def scope(use: Use) -> tuple[str, str]:
+            return self._use(use, env)[0], self._draft.scopes[use.scope].description
+
+        return draft.agent.compiled(draft.prompt.text if draft.prompt is not None else None, bound, scope)
 
     def _map(self, scope: ScopeDraft, draft: NodeDraft, template: str) -> MapBlock | None:
         block = draft.model.map
@@ -235,15 +248,6 @@ def _llm(draft: NodeDraft, env: Env) -> LlmCall | None:
         parameters=block.parameters,
         choices=_exprs(draft.choices),
     )
-
-
-def _agent(draft: NodeDraft, env: Env) -> AgentCall | None:
-    if draft.agent is None or draft.agent.spec is None:
-        return None
-    model = draft.agent.spec.model
-    # The names of an Agent are not those of the graph: its needs do not swap them.
-    bound = model if draft.model.agent is None or draft.model.agent.ref else env.get(model, model)
-    return draft.agent.compiled(draft.prompt.text if draft.prompt is not None else None, bound)
 
 
 def _loop(draft: NodeDraft, template: str) -> LoopBlock | None:

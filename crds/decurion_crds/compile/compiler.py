@@ -11,6 +11,7 @@ from decurion_crds.compile.channels import check_orders
 from decurion_crds.compile.draft import GraphDraft
 from decurion_crds.compile.effects import check_races, check_reachable, check_unused
 from decurion_crds.compile.finals import FINALLY
+from decurion_crds.compile.graph_tools import check_graph_tools
 from decurion_crds.compile.infer import infer
 from decurion_crds.compile.order import order_scope
 from decurion_crds.compile.refs import Around, Module, check_resources
@@ -80,6 +81,7 @@ def compile_graph(
     resolve(Module(graph, positions, open), draft, Around(graphs, sorted(known_graphs)), report)
     orders = {name: order_scope(scope, report) for name, scope in draft.scopes.items()}
     check_templates(graph, (module.graph for module in graphs.values()), draft, report)
+    check_graph_tools(draft, report)
     check_resources(draft, report)
     for name, scope in draft.scopes.items():
         check_orders(scope, report)

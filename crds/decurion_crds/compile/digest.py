@@ -17,11 +17,14 @@ from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import Node, Scope
 
 _OF_NODE = ("after", "parents", "reads", "digest")
+_NO_TOOLS: Mapping[str, Scope] = {}
 _OF_MODEL = ("protocol", "model", "parameters", "structuredOutput", "scripted")
 
 
-def node_digest(node: Node, *, template: Scope | None, llm: Mapping[str, Any] | None) -> str:
-    """The digest of a node, given the scope that it runs and the spec of the model that it asks."""
+def node_digest(
+    node: Node, *, template: Scope | None, llm: Mapping[str, Any] | None, tools: Mapping[str, Scope] = _NO_TOOLS
+) -> str:
+    """The digest of a node, given the scope that it runs, those of its tools, and the spec of its model."""
     own = {key: value for key, value in _plain(node.to_json()).items() if key not in _OF_NODE}
     if node.map is not None:
         own["map"] = {key: value for key, value in own["map"].items() if key not in ("template", "concurrency")}
@@ -34,7 +37,10 @@ def node_digest(node: Node, *, template: Scope | None, llm: Mapping[str, Any] | 
     if node.agent is not None:
         own["agent"].pop("model")
         for tool in own["agent"].get("tools", ()):
-            tool["call"].pop("repeatable", None)
+            if "graph" in tool:
+                tool["graph"] = tools[tool["graph"]].digest
+            else:
+                tool["call"].pop("repeatable", None)
     if node.llm is not None:
         own["llm"] = {key: value for key, value in own["llm"].items() if key != "ref"}
     model = {key: llm[key] for key in _OF_MODEL if key in llm} if llm is not None else None

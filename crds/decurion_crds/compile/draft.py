@@ -66,13 +66,14 @@ class Use:
     """A scope that a node runs: `scope` is its name in the draft, and `spot` the field that names it.
 
     `graph` is the name of another graph, None for a template of the node's own; `bind` says what the needs of the other
-    stand for, in names of the graph that the node is in.
+    stand for, in names of the graph that the node is in, or where `apart`, in names of resources: those of an Agent.
     """
 
     scope: str
     spot: Spot
     graph: str | None = None
     bind: Mapping[str, str] = field(default_factory=dict)
+    apart: bool = False
 
     @property
     def shown(self) -> str:
@@ -153,11 +154,15 @@ class NodeDraft:
         """All scopes that run below the node."""
         if self.body is not None:
             yield self.body
+        if self.agent is not None:
+            yield from self.agent.uses()
 
     def drop(self, use: Use) -> None:
         """Leave out a use that was refused."""
         if use is self.body:
             self.body = None
+        if self.agent is not None:
+            self.agent = self.agent.without(use)
 
     def scope_sites(self) -> Iterator[Site]:
         """All expressions that read from the scope."""
@@ -192,6 +197,7 @@ class ScopeDraft:
     spot: Spot
     input: Schema
     graph: str = ""
+    description: str = ""
     open: bool = False
     channels: dict[str, ChannelDraft] = field(default_factory=dict)
     nodes: dict[str, NodeDraft] = field(default_factory=dict)

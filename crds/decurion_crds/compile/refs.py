@@ -69,6 +69,8 @@ def inside(use: Use, env: Env) -> Env:
     """What the names of a scope stand for that is used as `use` says from where they stand for `env`."""
     if use.graph is None:
         return env
+    if use.apart:
+        env = OWN
     given = {need: env.get(name, name) for need, name in use.bind.items()}
     return {need: name for need, name in given.items() if need != name}
 
@@ -89,25 +91,29 @@ class Library:
             owner = self._due.popleft()
             yield owner, self._met[owner]
 
-    def use(self, ref: str, bind: Mapping[str, str], spot: Spot) -> Use | None:
-        """The use of the graph `ref`, named at `spot`; None when there is none, which is in the report.
+    def use(
+        self, ref: str, bind: Mapping[str, str], spot: Spot, *, field: str = "ref", apart: bool = False
+    ) -> Use | None:
+        """The use of the graph `ref`, named at `spot` by `field`; None when there is none, which is in the report.
 
-        A node that runs it once, for each item or each round, and a tool of an agent are such uses.
+        A node that runs it once, for each item or each round, and a tool of an agent are such uses. `apart`: it is
+        named in a resource that stands apart, and `spot` is where that is named.
         """
+        at = spot if apart else spot.below(field)
         owner = ROOT if ref == self._name else ref
         if owner not in self._met:
             module = self._around.modules.get(ref)
             if module is None:
-                self._missing(ref, spot.below("ref"))
+                self._missing(ref, at)
                 return None
             self._met[owner] = module
             self._due.append(owner)
         needs = self._met[owner].graph.spec.needs
         for name in bind:
             if name not in needs:
-                self._no_need(ref, name, list(needs), spot.below("bind", name).key())
+                self._no_need(ref, name, list(needs), at if apart else spot.below("bind", name).key())
         known = {need: given for need, given in bind.items() if need in needs}
-        return Use(scope_name(owner), spot.below("ref"), graph=ref, bind=known)
+        return Use(scope_name(owner), at, graph=ref, bind=known, apart=apart)
 
     def schemas(self, graph: str) -> Mapping[str, Any]:
         """The shared schemas of a graph by its name. Raises `SchemaRefused`."""
@@ -177,9 +183,10 @@ def check_resources(draft: GraphDraft, report: Report) -> None:
 def _check_bound(draft: GraphDraft, scope: ScopeDraft, use: Use, env: Env, report: Report) -> None:
     for need, name in use.bind.items():
         kind = draft.needs[draft.scopes[use.scope].graph][need]
-        spot = use.spot.beside("bind").below(need)
-        _check_kind(draft, scope, kind, name, spot, report)
-        if name not in env:
+        spot = use.spot if use.apart else use.spot.beside("bind").below(need)
+        if not use.apart:
+            _check_kind(draft, scope, kind, name, spot, report)
+        if use.apart or name not in env:
             _check_exists(draft, kind, name, spot, report)
 
 
@@ -206,7 +213,7 @@ def _check_needs(draft: GraphDraft, report: Report) -> None:
     for scope in draft.scopes.values():
         for node in scope.nodes.values():
             used[scope.graph] |= {ref for _, ref, _ in resource_refs(node)}
-            used[scope.graph] |= {name for use in node.uses() for name in use.bind.values()}
+            used[scope.graph] |= {name for use in node.uses() if not use.apart for name in use.bind.values()}
     misspelt = {finding.graph or ROOT for finding in report.findings if finding.absent is not None}
     for graph, needs in draft.needs.items():
         for name in needs:

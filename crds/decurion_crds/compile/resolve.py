@@ -49,6 +49,7 @@ from decurion_crds.v1alpha1 import (
     Template,
     ToolBlock,
 )
+from decurion_crds.v1alpha1.agent import AgentTool
 from decurion_crds.v1alpha1.taskgraph import LoopBlock
 from decurion_crds.values import Validator, normalise
 
@@ -118,6 +119,7 @@ class _Resolver:
     def _scope(self, name: str, body: TaskGraphSpec | Template, spot: Spot) -> ScopeDraft:
         scope = ScopeDraft(name, spot, self._fields(body.input, spot.below("input")), graph=self._owner)
         scope.open = isinstance(body, Template) and body.name in self._open
+        scope.description = body.description or ""
         self._names([channel.name for channel in body.state], spot.below("state"), "channel")
         for i, channel in enumerate(body.state):
             draft = self._channel(channel, spot.below("state").item(i, channel.name))
@@ -290,7 +292,18 @@ class _Resolver:
 
     def _agent(self, draft: NodeDraft, block: AgentBlock, spot: Spot) -> None:
         resources = self._draft.resources
-        draft.agent = resolve_agent(block, spot, resources["Agent"], resources["MCPServer"], self._report)
+        apart = block.ref is not None
+
+        def find(tool: AgentTool, at: Spot) -> Use | None:
+            use = (
+                self._library.use(tool.graph, tool.bind, at, field="graph", apart=apart)
+                if tool.graph is not None
+                else self._template(tool.template or "", at)
+            )
+            draft.broken = draft.broken or use is None
+            return use
+
+        draft.agent = resolve_agent(block, spot, resources["Agent"], resources["MCPServer"], self._report, find=find)
         draft.prompt = self._text(block.prompt, spot.below("prompt"), draft)
         if draft.model.output is None:
             given = given_output(block.ref or "", draft.agent.spec, spot.below("ref"), self._report)
@@ -331,7 +344,10 @@ class _Resolver:
         """The scope that a block at `spot` runs; None when there is none, which is in the report."""
         if block.ref is not None:
             return self._library.use(block.ref, block.bind, spot)
-        name = block.template or ""
+        return self._template(block.template or "", spot)
+
+    def _template(self, name: str, spot: Spot) -> Use | None:
+        """The template of a name at `spot.template`; None when there is none, which is in the report."""
         if name in self._templates:
             return Use(scope_name(self._owner, name), spot.below("template"))
         meant = did_you_mean(name, self._templates)

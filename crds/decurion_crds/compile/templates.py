@@ -17,6 +17,7 @@ MAX_PATH = 1024
 _BRANCH = len("[k:]") + 32
 _ROUND = len("@10000")
 _MARK = len("!output")
+_CALL = len("#turn-1000.1000")
 
 
 def check_templates(graph: TaskGraph, others: Iterable[TaskGraph], draft: GraphDraft, report: Report) -> None:
@@ -121,11 +122,13 @@ class _Sizes:
     def _measure(self, scope: ScopeDraft) -> int | None:
         longest = _MARK
         for node in scope.nodes.values():
-            below = self._longest(node.template) if node.template is not None else _MARK
-            if below is None:
+            inside = [self._longest(use.scope) for use in node.uses()]
+            if None in inside:
                 return None
+            below = max((length for length in inside if length is not None), default=_MARK)
             before = len(f"/{FINALLY}/" if scope.outer is not None else "/")
-            length = before + len(node.name) + {"map": _BRANCH, "loop": _ROUND}.get(node.kind, 0) + below
+            more = {"map": _BRANCH, "loop": _ROUND, "agent": _CALL}.get(node.kind, 0)
+            length = before + len(node.name) + more + below
             longest = max(longest, length)
             if length > MAX_PATH:
                 message = (
@@ -142,6 +145,8 @@ def _check_use(draft: GraphDraft, report: Report) -> None:
     nodes = [node for scope in draft.scopes.values() for node in scope.nodes.values()]
     used = {use.scope for node in nodes for use in node.uses()}
     if any(node.kind in ("map", "graph", "loop") and node.body is None for node in nodes):
+        return
+    if any(node.agent is not None and node.broken for node in nodes):
         return
     for scope in draft.scopes.values():
         if scope.name and scope.outer is None and scope.name not in used:

@@ -86,6 +86,10 @@ class Tool:
     repeatable: bool
     seconds: float
 
+    @property
+    def owner(self) -> str:
+        return f"a tool of {self.server}"
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ToolDraft:

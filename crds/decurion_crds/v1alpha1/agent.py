@@ -9,6 +9,7 @@ from pydantic import Field
 
 from decurion_crds.v1alpha1.base import (
     Conditions,
+    Identifier,
     Model,
     Resource,
     ResourceName,
@@ -16,39 +17,55 @@ from decurion_crds.v1alpha1.base import (
     Schema,
     Text,
     atomic,
+    one_of,
 )
 from decurion_crds.v1alpha1.mcpserver import ToolName
+from decurion_crds.v1alpha1.needs import Bindings
 
 TOOL_ALIAS = r"^[a-zA-Z0-9_-]{1,32}$"
 """What may stand before the names of tools as a model is given them."""
 
 
 class AgentTool(Model):
-    """Tools that an agent may call."""
+    """Tools that an agent may call: those of a server, or a graph. One of server, graph and template."""
 
-    server: ResourceName | None = Field(None, description="Name of the MCPServer whose tools these are; required.")
+    server: ResourceName | None = Field(None, description="Name of the MCPServer whose tools these are.")
+    graph: ResourceName | None = Field(
+        None, description="Name of the TaskGraph that is a tool: its input are the arguments, its output the result."
+    )
+    template: Identifier | None = Field(
+        None, description="A template of the graph that is a tool; for an agent that is written in a node."
+    )
     as_: str | None = Field(
         None,
         pattern=TOOL_ALIAS,
         max_length=32,
-        description="What stands before the name of each of these tools, with _ between; absent, nothing does.",
+        description="With graph and template, the name of the tool; absent, the name of these. With server, what "
+        "stands before the name of each of its tools, with _ between; absent, nothing does.",
     )
     allow: Annotated[list[ToolName], atomic(max_length=128)] | None = Field(
-        None, description="Names of the tools; absent, all that the MCPServer lists."
+        None, description="With server: names of the tools; absent, all that the MCPServer lists."
+    )
+    bind: Bindings = Field(
+        default_factory=dict,
+        description="With graph: what its needs stand for, name in needs → name of a resource.",
     )
 
     rules = (
+        one_of("server", "graph", "template"),
         Rule(
-            cel="has(self.server)",
-            message="server is missing; name the MCPServer whose tools the agent may call",
-            check=lambda tool: tool.server is not None,
-            code="FIELD-MISSING",
+            cel="!has(self.allow) || has(self.server)",
+            message="allow names tools of a server; remove it",
+            check=lambda tool: tool.server is not None or tool.allow is None,
+        ),
+        Rule(
+            cel="!has(self.bind) || has(self.graph)",
+            message="bind says what the needs of a graph stand for; remove it, or name the resource itself",
+            check=lambda tool: tool.graph is not None or not tool.bind,
         ),
     )
     later: ClassVar[Mapping[str, str]] = {
-        "graph": "run the graph by a graph node before the agent, and hand its output on by with",
         "agent": "write the other agent as a node of its own",
-        "bind": "name the MCPServer itself",
     }
 
 
@@ -82,6 +99,13 @@ class AgentSpec(Model):
     )
     limits: AgentLimits | None = Field(None, description="How much the agent may do.")
 
+    rules = (
+        Rule(
+            cel="!has(self.tools) || self.tools.all(t, !has(t.template))",
+            message="an Agent is in no graph whose templates it could name; name a TaskGraph by graph",
+            check=lambda spec: all(tool.template is None for tool in spec.tools),
+        ),
+    )
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
     later: ClassVar[Mapping[str, str]] = {
         "context": "pass what the agent needs by with and the prompt",

@@ -416,7 +416,11 @@ class Template(Model):
     """A private graph: what a graph node runs once, a map for every item, a loop in every round."""
 
     name: Identifier = Field(description="Name, unique among the templates.")
-    description: str | None = Field(None, max_length=MAX_DESCRIPTION, description="What the template is for.")
+    description: str | None = Field(
+        None,
+        max_length=MAX_DESCRIPTION,
+        description="What the template is for; what an agent's model is told of it where it is a tool.",
+    )
     input: Annotated[dict[FieldName, Schema], Field(max_length=MAX_ENTRIES)] = Field(
         default_factory=dict, description=_INPUT_TEXT
     )
@@ -436,6 +440,11 @@ class Template(Model):
 class TaskGraphSpec(Model):
     """A graph."""
 
+    description: str | None = Field(
+        None,
+        max_length=MAX_DESCRIPTION,
+        description="What the graph is for; what an agent's model is told of it where it is a tool.",
+    )
     schemas: Annotated[dict[SchemaName, Schema], Field(max_length=128)] = Field(
         default_factory=dict,
         description="Shared schemas: name → JSON Schema (2020-12, see docs). The name may stand wherever a schema "

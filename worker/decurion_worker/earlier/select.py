@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from decurion_crds.compiled import FINALLY, CompiledGraph, Node, Scope
 
-MARKS = ("!", "/", "[", "@")
+MARKS = ("!", "/", "[", "@", "#")
 """What may follow a node's path in the path of something that belongs to it."""
 
 

@@ -76,6 +76,8 @@ class Applying:
             self._apply_round(loop, base, mark, applied, failure)
         elif (inner := self.inner(base)) is not None:
             self._apply_inner(*inner, applied, failure)
+        elif "#" in base:
+            self._apply_call(base, mark, applied, failure)
         elif mark == "!open":
             self._apply_opened(base, applied)
         elif mark == "!join":
@@ -88,8 +90,9 @@ class Applying:
 
         None for a node of a scope that the driver hands out; a replay enters that scope with the first record inside.
         """
-        scope_path = base.rpartition("/")[0]
-        loop = self._state.round_of(base)
+        place = base.partition("#")[0]
+        scope_path = place.rpartition("/")[0]
+        loop = self._state.round_of(place)
         if loop is not None:
             return (loop, 0, base[len(loop.path) :]) if loop.leaf else None
         if scope_path in self._state.scopes:
@@ -126,6 +129,8 @@ class Applying:
             self._ended(scope, name, applied.record, failure)
         else:
             self._taken_back(scope, record.path)
+            if scope.calls.pop(name, None) is not None and failure is not None:
+                self._state.results.forget_calls(base)
             scope.outputs[name] = applied.value
             if record.type == "skip":
                 self._then.end_node(scope, name, NodeStatus.SKIPPED, record, failure)
@@ -134,6 +139,7 @@ class Applying:
 
     def _given_up(self, scope: ScopeState, name: str, record: Record) -> None:
         base = base_of(record.path)
+        scope.calls.pop(name, None)
         self._then.races.given_up(base)
         self._state.results.forget_opened(base, but=record.path)
         self._then.end_node(scope, name, NodeStatus.SKIPPED, record, None)
@@ -164,18 +170,30 @@ class Applying:
     def _apply_inner(self, home: Opened, index: int, inner: str, applied: Applied, failure: Failure | None) -> None:
         """A record from inside a leaf branch: kept until that ends, so that another runner can go on from there."""
         record = applied.record
-        if record.path.endswith("!output") and failure is not None:
-            self._state.results.forget_under(base_of(record.path))
-        elif record.path.endswith("!join") and failure is not None:
-            self._state.results.forget_rounds(base_of(record.path))
+        if failure is not None:
+            self._forget_inside(record)
         if home.node.loop is not None and "/" not in inner and record.path.endswith("!output") and failure is None:
             home.rounds += 1
         if home.status[index] < BranchStatus.OK:
-            mark = record.path[len(base_of(record.path)) :]
-            held = home.partial.setdefault(index, {})
-            held[inner + mark] = record
-            if mark == "!open" and loop_of(inner) is not None:
-                forget_rounds(held, inner, best=record.envelope.get("best"))
+            _hold(home.partial.setdefault(index, {}), inner, record)
+
+    def _apply_call(self, base: str, mark: str, applied: Applied, failure: Failure | None) -> None:
+        """A record from below a call of an agent: kept until the agent ends, for whoever goes on with it."""
+        scope, name = self._state.node_at(base.partition("#")[0])
+        if failure is not None:
+            self._forget_inside(applied.record)
+        if not scope.status[name].terminal:
+            _hold(scope.calls.setdefault(name, {}), base[len(f"{scope.path}/{name}") :], applied.record)
+
+    def _forget_inside(self, record: Record) -> None:
+        """What failed on a runner stands for all that was done inside it."""
+        base, results = base_of(record.path), self._state.results
+        if record.path.endswith("!output"):
+            results.forget_under(base)
+        elif record.path.endswith("!join"):
+            results.forget_rounds(base)
+        elif record.path == base:
+            results.forget_calls(base)
 
     def _apply_run_output(self, applied: Applied, failure: Failure | None) -> None:
         self._taken_back(self._state.root, "/!output")
@@ -300,3 +318,11 @@ class Applying:
             self._then.settle(scope)
         else:
             self._ended(scope, name, record, failure)
+
+
+def _hold(held: dict[str, Record], inner: str, record: Record) -> None:
+    """Keep a record by its path from what it is inside of."""
+    mark = record.path[len(base_of(record.path)) :]
+    held[inner + mark] = record
+    if mark == "!open" and loop_of(inner) is not None:
+        forget_rounds(held, inner, best=record.envelope.get("best"))

@@ -302,6 +302,8 @@ class Engine:
         if record.type not in ("commit", "skip", "scope_opened", "join", "approval_requested"):
             return False
         base = base_of(record.path)
+        if "#" in base:
+            return False
         return base in self.state.opened or base.endswith("]") or self._applying.inner(base) is None
 
     def is_branch_end(self, record: Record) -> bool:

@@ -42,6 +42,12 @@ class Results:
         for inner in [inner for inner in held if inner.startswith(f"{path}/")]:
             del held[inner]
 
+    def forget_calls(self, path: str) -> None:
+        """An agent failed at `path`: what its calls did does not count."""
+        held = self._open.get(unit_of(path), {})
+        for inner in [inner for inner in held if inner.startswith(f"{path}#")]:
+            del held[inner]
+
     def forget_rounds(self, path: str) -> None:
         """A loop failed at `path`: how many rounds it had depends on time, and they do not count."""
         held = self._open.get(unit_of(path), {})
@@ -50,7 +56,7 @@ class Results:
 
     def forget_opened(self, path: str, *, but: str) -> None:
         """A node at `path` was given up, as the record `but` says: what it opened does not count."""
-        under = tuple(f"{path}{mark}" for mark in "[/!@")
+        under = tuple(f"{path}{mark}" for mark in "[/!@#")
         held = self._open.get(unit_of(path), {})
         for inner in [inner for inner in held if inner.startswith(under) and inner != but]:
             del held[inner]

@@ -139,6 +139,8 @@ class ScopeState:
     races: dict[str, Race] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     """Nodes that were given up when a race was won."""
+    calls: dict[str, dict[str, Record]] = field(default_factory=dict)
+    """What is committed below the calls of agents that have not ended, by their names and the path from there."""
     parked: bool = False
     """Nothing in here can go on before somebody decides, and none of its tasks is out: it counts nowhere."""
     running: int = 0

@@ -40,7 +40,10 @@ def scope_task(scope: ScopeState, kind: ItemKind, name: str, *, facts: Mapping[s
     if kind == "join":
         return _join_task(scope, key, template, scope.opened[name])
     if kind == "node":
-        return Task(key, kind, scope.path, name, seen(node.reads), template, scope.parents(node), scope.skips(node), {})
+        done = dict(scope.calls.get(name, {}))
+        return Task(
+            key, kind, scope.path, name, seen(node.reads), template, scope.parents(node), scope.skips(node), done
+        )
     env = seen(node.reads)
     if kind == "writes":
         env = {"output": scope.outputs[name]} | env

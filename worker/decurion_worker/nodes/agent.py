@@ -39,6 +39,7 @@ from decurion_worker.models import (
     call_with_retries,
 )
 from decurion_worker.nodes import agent_prompts as prompts
+from decurion_worker.nodes.graph_tool import run_graph_tool
 from decurion_worker.nodes.tool import call_tool, checked_arguments, tool_value
 from decurion_worker.tools import ToolAnswer
 
@@ -93,7 +94,7 @@ class _Agent:
         self._spec = execution.context.graph.llms[agent.model]
         self._tools = {tool.name: tool for tool in agent.tools}
         finish = ToolDefinition(FINISH, prompts.FINISH, _object(execution.node.output))
-        self._definitions = (*(_definition(tool) for tool in agent.tools), finish)
+        self._definitions = (*(_definition(execution, tool) for tool in agent.tools), finish)
         execution.model = self._spec.get("model") or agent.model
 
     async def run(self, prompt: str) -> Json:
@@ -259,7 +260,9 @@ class _Agent:
             given = orjson.loads(call.arguments)
         except orjson.JSONDecodeError as error:
             return ToolAnswer(prompts.NOT_JSON.format(why=error.msg), failed=True)
-        arguments = await checked_arguments(self._execution, tool.call, given)
+        arguments = await checked_arguments(self._execution, tool.name, _input(self._execution, tool), given)
+        if tool.call is None:
+            return await run_graph_tool(self._execution, tool, path, arguments)
         answer = await call_tool(self._execution, tool.call, path, arguments, seconds=tool.timeout_seconds)
         if not answer.failed:
             tool_value(self._execution, tool.call, answer)
@@ -282,8 +285,13 @@ def _tell(work: _Work, text: str) -> None:
     work.messages.append(Message("user", text))
 
 
-def _definition(tool: AgentTool) -> ToolDefinition:
-    return ToolDefinition(tool.name, tool.description, _object(tool.call.input))
+def _definition(execution: Execution, tool: AgentTool) -> ToolDefinition:
+    return ToolDefinition(tool.name, tool.description, _object(_input(execution, tool)))
+
+
+def _input(execution: Execution, tool: AgentTool) -> Schema:
+    """What the arguments of a tool have to be."""
+    return tool.call.input if tool.call is not None else execution.context.scope(tool.graph or "").input_schema
 
 
 def _object(schema: Schema) -> Schema:

@@ -42,7 +42,8 @@ async def run_tool(execution: Execution, call: ToolCall, snapshot: Mapping[str, 
     `EffectInDoubt`, `Terminal` when nothing helps, `ExpressionFailed` when an expression does.
     """
     path = execution.path
-    arguments = await checked_arguments(execution, call, await _arguments(execution, call.arguments, snapshot))
+    given = await _arguments(execution, call.arguments, snapshot)
+    arguments = await checked_arguments(execution, call.name, call.input, given)
     answer = await call_tool(execution, call, path, arguments)
     if answer.failed:
         raise ToolFailed(path, call.name, answer.text)
@@ -53,14 +54,14 @@ async def run_tool(execution: Execution, call: ToolCall, snapshot: Mapping[str, 
     return (await execution.context.evaluate({"tool.result": call.result}, raw))["tool.result"]
 
 
-async def checked_arguments(execution: Execution, call: ToolCall, arguments: Json) -> dict[str, Json]:
-    """`arguments` in the types that the tool declares. Raises `ToolArgumentsInvalid`."""
+async def checked_arguments(execution: Execution, name: str, input: Schema, arguments: Json) -> dict[str, Json]:
+    """`arguments` in the types that the tool `name` declares as its `input`. Raises `ToolArgumentsInvalid`."""
     try:
-        normal: dict[str, Json] = await execution.context.checked(call.input, arguments)
+        normal: dict[str, Json] = await execution.context.checked(input, arguments)
     except OutputMismatch as error:
-        raise ToolArgumentsInvalid(execution.path, call.name, error.problems) from error
+        raise ToolArgumentsInvalid(execution.path, name, error.problems) from error
     except ValueRefused as error:
-        raise ToolArgumentsInvalid(execution.path, call.name, [str(error)]) from error
+        raise ToolArgumentsInvalid(execution.path, name, [str(error)]) from error
     return normal
 
 
