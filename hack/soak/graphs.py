@@ -8,8 +8,8 @@ committed once; a log that is cut at a random record (with `sweep`, at each), an
 finished by other runners, more or fewer, to the same output and state; nothing unordered wrote one channel.
 
 Of a run that fails the state is not compared, but why it failed: which other results were committed before depends on
-time. Where time decided something, as for an approval that nobody gave, only the log that lacks its end is held to the
-same state. One seed in eight is also cancelled after a random record.
+time. Where time decides something, as of an approval that nobody gave or of `join: any`, only the log that lacks its
+end is held to the same state. One seed in eight is also cancelled after a random record.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ HEAD = "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\
 PATIENCE = 3600.0
 """Virtual seconds in which a run has to end."""
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
-TIMED = frozenset({"timer_fired", "race_won"})
-"""Records of what time decided."""
 ENDED = frozenset({"Succeeded", "Failed", "Skipped", "Cancelled", "NotRun"})
 _stores = itertools.count()
 
@@ -105,7 +103,7 @@ async def _checked(graph: CompiledGraph, chance: random.Random, *, sweep: bool, 
     _check_log(graph, whole)
     body = whole.body
     cuts = range(len(body) + 1) if sweep else [chance.randint(0, len(body)), len(body)]
-    timed = any(record.type in TIMED for record in body)
+    timed = _raced(graph) or any(record.type == "timer_fired" for record in body)
     for cut in cuts:
         same = cut == len(body) or not timed
         await _resumed(
@@ -258,6 +256,11 @@ def _check_writers(graph: CompiledGraph, log: list[Record]) -> None:
         for one, other in itertools.combinations(names, 2):
             if rule == "replace" and not (_before(scope, one, other) or _before(scope, other, one)):
                 raise Violated(f"{place or '/'}: {one} and {other} wrote {channel} in no order")
+
+
+def _raced(graph: CompiledGraph) -> bool:
+    """Whether time decides something in the graph: who is first at a `join` that does not wait for all."""
+    return any(node.join is not None for scope in (graph.root, *graph.templates.values()) for node in scope.nodes)
 
 
 def _scope_at(graph: CompiledGraph, place: str) -> Scope:
