@@ -141,11 +141,11 @@ def compile_all(
     manifests: Manifests,
     *,
     only: str | None = None,
-    bind: Mapping[str, str] | None = None,
+    bind: Mapping[str, Mapping[str, str]] | None = None,
     stand_ins: Mapping[str, LLM] | None = None,
 ) -> dict[str, Compilation]:
-    """Every graph of the files (or the one of that name), compiled with what it names from the files; `bind` puts one
-    LLM in another's place, and `stand_ins` take the place of LLMs that are not among the files.
+    """Every graph of the files (or the one of that name), compiled with what it names from the files; `bind` puts, by
+    kind, one LLM or MCPServer in another's place, and `stand_ins` take the place of LLMs that are not among the files.
     """
     done: dict[str, Compilation] = {}
     with Checker() as checker:
@@ -153,11 +153,11 @@ def compile_all(
             if only is not None and name != only:
                 continue
             known = {**(stand_ins or {}), **manifests.llms_for(document)}
-            llms = known | {swapped: _llm(known, swapped, other) for swapped, other in (bind or {}).items()}
+            servers = manifests.servers_for(document)
             found = compile_graph(
                 graph,
-                llms=llms,
-                servers=manifests.servers_for(document),
+                llms=_swapped(known, "LLM", bind or {}),
+                servers=_swapped(servers, "MCPServer", bind or {}),
                 agents=manifests.agents_for(document),
                 graphs=manifests.graphs_for(document),
                 positions=document.locate,
@@ -170,10 +170,23 @@ def compile_all(
     return done
 
 
-def _llm(known: Mapping[str, LLM], swapped: str, other: str) -> LLM:
-    if other not in known:
-        raise InputError(f"{swapped}={other}: there is no LLM named {other} among the files; add its manifest")
-    return known[other]
+def _swapped(known: Mapping[str, T], kind: str, bind: Mapping[str, Mapping[str, str]]) -> dict[str, T]:
+    found = dict(known)
+    for swapped, other in bind.get(kind, {}).items():
+        if other not in known:
+            raise InputError(f"{swapped}={other}: there is no {kind} named {other} among the files; add its manifest")
+        found[swapped] = known[other]
+    return found
+
+
+def _by_kind(manifests: Manifests, document: Document, bind: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Bindings of the command line by kind: that of what is named, and LLM where both have the names."""
+    llms, servers = manifests.llms_for(document), manifests.servers_for(document)
+    found: dict[str, dict[str, str]] = {"LLM": {}, "MCPServer": {}}
+    for swapped, other in bind.items():
+        server = other in servers and (other not in llms or (swapped in servers and swapped not in llms))
+        found["MCPServer" if server else "LLM"][swapped] = other
+    return found
 
 
 def compiled(
@@ -194,15 +207,20 @@ def compiled(
     if chosen not in manifests.graphs:
         raise NoSuchGraph(graph, known)
     run = manifests.run_of(chosen) if use_run else None
-    overrides = dict(run[1].spec.overrides.llms) if run is not None and run[1].spec.overrides else {}
-    result = compile_all(manifests, only=chosen, bind={**overrides, **(bind or {})})[chosen]
+    swaps = _by_kind(manifests, manifests.graphs[chosen][0], bind or {})
+    if run is not None and run[1].spec.overrides:
+        swaps = {kind: {**given, **swaps[kind]} for kind, given in run[1].spec.overrides.by_kind.items()}
+    result = compile_all(manifests, only=chosen, bind=swaps)[chosen]
     show_warnings(manifests.findings + result.findings)
     if result.compiled is None:
         raise CompileFailed([f for f in result.findings if f.severity == "error"])
-    for swapped in {**overrides, **(bind or {})}:
-        if swapped not in result.compiled.llms:
-            used = ", ".join(sorted(result.compiled.llms)) or "none"
-            raise InputError(f"{swapped}: the graph {chosen} uses no LLM of this name, it uses {used}; correct --bind")
+    for kind, used in (("LLM", result.compiled.llms), ("MCPServer", result.compiled.servers)):
+        for swapped in swaps[kind]:
+            if swapped not in used:
+                it = ", ".join(sorted(used)) or "none"
+                raise InputError(
+                    f"{swapped}: the graph {chosen} uses no {kind} of this name, it uses {it}; correct --bind"
+                )
     return manifests, result.compiled
 
 

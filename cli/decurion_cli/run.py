@@ -53,7 +53,7 @@ def run(
         typer.Option("--ledger", envvar="DECURION_LEDGER", help="Where records go: a folder, or s3://bucket/prefix."),
     ] = LEDGER,
     bind: Annotated[
-        list[str] | None, typer.Option("--bind", help="Use another LLM: NAME=OTHER. May be repeated.")
+        list[str] | None, typer.Option("--bind", help="Use another LLM or MCPServer: NAME=OTHER. May be repeated.")
     ] = None,
     resume: Annotated[str, typer.Option("--resume", help="Go on with this run (its id) where its ledger ends.")] = "",
     take_over: Annotated[

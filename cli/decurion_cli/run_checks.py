@@ -39,13 +39,19 @@ def _no_graph(document: Document, run: TaskGraphRun, known: list[str]) -> Findin
 
 
 def _overrides(document: Document, run: TaskGraphRun, graph: CompiledGraph) -> Iterator[Finding]:
-    for name in run.spec.overrides.llms if run.spec.overrides else ():
-        if name not in graph.llms:
-            meant = did_you_mean(name, graph.llms)
-            hint = f"did you mean {meant}?" if meant else f"it uses {', '.join(sorted(graph.llms)) or 'none'}"
-            message = f"the graph {graph.name} uses no LLM {name}; {hint}"
-            place = ("spec", "overrides", "llms", name)
-            yield _at(document, place, f"overrides.llms.{name}", "REF-MISSING", message)
+    given = run.spec.overrides
+    rows = (
+        [("LLM", "llms", given.llms, graph.llms), ("MCPServer", "servers", given.servers, graph.servers)]
+        if given
+        else []
+    )
+    for kind, field, swaps, used in rows:
+        for name in (name for name in swaps if name not in used):
+            meant = did_you_mean(name, used)
+            hint = f"did you mean {meant}?" if meant else f"it uses {', '.join(sorted(used)) or 'none'}"
+            message = f"the graph {graph.name} uses no {kind} {name}; {hint}"
+            place = ("spec", "overrides", field, name)
+            yield _at(document, place, f"overrides.{field}.{name}", "REF-MISSING", message)
 
 
 def _input(document: Document, run: TaskGraphRun, graph: CompiledGraph) -> Iterator[Finding]:

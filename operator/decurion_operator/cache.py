@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from decurion_crds.v1alpha1 import MAX_SPEC_BYTES, TERMINAL_PHASES
-from decurion_operator.closures import agent_uses, uses
+from decurion_operator.closures import agent_uses, swaps_of, uses
 from decurion_operator.conditions import seconds_of
 from decurion_operator.pruned import pruned_fields
 from decurion_operator.queue import Key
@@ -153,8 +153,7 @@ def _links(resource: Resource) -> frozenset[Key]:
     if kind == "Approval":
         return frozenset()
     if kind == "TaskGraphRun":
-        overrides = ((resource.spec.get("overrides") or {}).get("llms") or {}).values()
-        swapped = {Key("LLM", namespace, str(name)) for name in overrides}
+        swapped = {Key(of, namespace, name) for (of, _), name in swaps_of(resource.spec).items()}
         return frozenset({resource.graph, resource.pool, *swapped})
     if kind == "TaskGraph":
         named = uses(resource.spec)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from decurion_crds.compile import MAX_INSTANCES
 from decurion_crds.schemas import FOREIGN
@@ -17,10 +17,16 @@ _RUN_A_GRAPH = ("graph", "map", "loop")
 """The blocks whose `ref` names another graph."""
 
 
+OVERRIDES: Mapping[str, str] = {"llms": "LLM", "servers": "MCPServer"}
+"""The kind that each field of a run's overrides swaps."""
+Swaps: TypeAlias = Mapping[tuple[str, str], str]
+"""What a run puts in the place of what its graph names: kind and name → name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Names of what a graph's closure needs: LLMs by the names that a run's overrides swap, other TaskGraphs,
-    MCPServers and Agents.
+    """Names of what a graph's closure needs: LLMs and MCPServers by the names that a run's overrides swap, other
+    TaskGraphs and Agents.
     """
 
     llms: frozenset[str] = frozenset()
@@ -138,6 +144,23 @@ def reach(
                 seen.add(inner)
                 due.append(inner)
     return Reach(frozenset(llms), frozenset(graphs), frozenset(servers), frozenset(agents))
+
+
+def swaps_of(spec: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """The overrides of a run."""
+    written = spec.get("overrides") or {}
+    return {
+        (kind, ref): str(name) for part, kind in OVERRIDES.items() for ref, name in (written.get(part) or {}).items()
+    }
+
+
+def unused_swap(swaps: Swaps, reach: Reach, graph: str) -> str:
+    """What is wrong with the first override of something that a graph does not use, or empty."""
+    used = {"LLM": reach.llms, "MCPServer": reach.servers}
+    for part, kind in OVERRIDES.items():
+        for ref in sorted(ref for of, ref in swaps if of == kind and ref not in used[kind]):
+            return f'overrides.{part} names "{ref}", and graph "{graph}" uses no {kind} of that name.'
+    return ""
 
 
 def _schema_owners(value: object) -> Iterator[str]:

@@ -15,7 +15,7 @@ from decurion_crds.findings import Finding
 from decurion_crds.secrets import Entry
 from decurion_crds.v1alpha1 import API_VERSION, parse_resource
 from decurion_operator.cache import Cache, Resource
-from decurion_operator.closures import Reach, reach
+from decurion_operator.closures import Reach, Swaps, reach
 from decurion_operator.compiling import Answer, Compiling, Question
 from decurion_operator.conditions import Reason
 from decurion_operator.plan.definitions import Verdict, judge, plan_graph, plan_llm, summary, too_large
@@ -120,16 +120,16 @@ class Definitions:
         broken = found.answer is not None and found.answer.compiled.broken is not None
         return 60.0 if broken else None
 
-    def assess(self, graph: Resource, swaps: Mapping[str, str], *, asker: Key) -> Assessment:
-        """What the compiler says of `graph` with the LLMs as they are, `swaps` naming others for some of its names.
+    def assess(self, graph: Resource, swaps: Swaps, *, asker: Key) -> Assessment:
+        """What the compiler says of `graph` with all that it names, `swaps` naming others for some of its names.
 
         When the answer is not there yet, `asker` is made due once it is.
         """
         closure = self.reach(graph)
         names = {
-            "LLM": {ref: swaps.get(ref, ref) for ref in sorted(closure.llms)},
+            "LLM": {ref: swaps.get(("LLM", ref), ref) for ref in sorted(closure.llms)},
             "TaskGraph": {ref: ref for ref in sorted(closure.graphs)},
-            "MCPServer": {ref: ref for ref in sorted(closure.servers)},
+            "MCPServer": {ref: swaps.get(("MCPServer", ref), ref) for ref in sorted(closure.servers)},
             "Agent": {ref: ref for ref in sorted(closure.agents)},
         }
         found: dict[str, dict[str, Resource]] = {kind: {} for kind in names}

@@ -260,10 +260,10 @@ class Operator:
         self._add(key)
 
     def _add_users(self, key: Key) -> None:
-        """Make due the graphs whose closure holds `key`, and the runs that name an LLM."""
+        """Make due the graphs whose closure holds `key`, and the runs that name an LLM or MCPServer."""
         for graph in self.cache.users(key):
             self._add(graph.key)
-        for run in self.cache.referrers(key, "TaskGraphRun") if key.kind == "LLM" else ():
+        for run in self.cache.referrers(key, "TaskGraphRun") if key.kind in ("LLM", "MCPServer") else ():
             if not run.finished:
                 self._add(run.key)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from decurion_crds.secrets import Entry
 from decurion_operator.cache import Cache, Resource
-from decurion_operator.closures import Reach
+from decurion_operator.closures import Reach, swaps_of, unused_swap
 from decurion_operator.compiling import Compiling
 from decurion_operator.conditions import Reason, timestamp
 from decurion_operator.definitions import Definitions, graph_verdict, secret_problem
@@ -151,9 +151,8 @@ class Runs:
         graph = self._cache.get(run.graph)
         if (refused := graph_verdict(graph, run.graph.name)) is not None or graph is None:
             return Closure(refused) if refused else None
-        swaps = _swaps(run)
-        if unused := sorted(set(swaps) - self._definitions.reach(graph).llms) if swaps else []:
-            text = f'overrides.llms names "{unused[0]}", and graph "{graph.key.name}" uses no LLM of that name.'
+        swaps = swaps_of(run.spec)
+        if swaps and (text := unused_swap(swaps, self._definitions.reach(graph), graph.key.name)):
             return Closure(Verdict(False, Reason.GRAPH_NOT_READY, text))
         found = self._definitions.assess(graph, swaps, asker=run.key)
         verdict = found.verdict
@@ -178,12 +177,12 @@ class Runs:
         if answer is not None:
             return answer.secrets
         graph = self._cache.get(run.graph)
-        swaps = _swaps(run)
+        swaps = swaps_of(run.spec)
         named = self._definitions.reach(graph) if graph else Reach()
-        names = {swaps.get(ref, ref) for ref in named.llms} | set(swaps.values())
-        keys = [Key("LLM", run.key.namespace, name) for name in names]
-        keys += [Key("MCPServer", run.key.namespace, name) for name in named.servers]
-        found = (self._cache.get(key) for key in keys)
+        used = [("LLM", ref) for ref in named.llms] + [("MCPServer", ref) for ref in named.servers]
+        names = {(kind, swaps.get((kind, ref), ref)) for kind, ref in used}
+        names |= {(kind, name) for (kind, _), name in swaps.items()}
+        found = (self._cache.get(Key(kind, run.key.namespace, name)) for kind, name in names)
         return secret_refs(*(one.spec for one in found if one is not None))
 
     def _secrets_due(self, run: Resource, memory: _Memory, link: PoolLink | None) -> bool:
@@ -227,7 +226,7 @@ class Runs:
 
     async def _store_bundle(self, run: Resource, link: PoolLink) -> None:
         graph = self._cache.get(run.graph)
-        answer = self._definitions.assess(graph, _swaps(run), asker=run.key).answer if graph else None
+        answer = self._definitions.assess(graph, swaps_of(run.spec), asker=run.key).answer if graph else None
         if answer is None or answer.compiled.digest is None:
             return
         await link.store(answer.compiled.digest, answer.bundle)
@@ -338,10 +337,6 @@ def _how(run: Resource) -> str:
 
 def _fork(spec: Mapping[str, Any]) -> tuple[str, str]:
     return str(spec.get("uid", "")), str(spec.get("path", ""))
-
-
-def _swaps(run: Resource) -> dict[str, str]:
-    return dict((run.spec.get("overrides") or {}).get("llms") or {})
 
 
 def _earliest(*waits: float | None) -> float | None:

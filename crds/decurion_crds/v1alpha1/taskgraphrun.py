@@ -61,6 +61,15 @@ class Overrides(Model):
     llms: Annotated[dict[str, ResourceName], Field(max_length=MAX_ENTRIES)] = Field(
         default_factory=dict, description="Name of an LLM in the graph → name of the LLM to use instead."
     )
+    servers: Annotated[dict[str, ResourceName], Field(max_length=MAX_ENTRIES)] = Field(
+        default_factory=dict,
+        description="Name of an MCPServer in the graph → name of the MCPServer to use instead; its tools must fit.",
+    )
+
+    @property
+    def by_kind(self) -> dict[str, dict[str, str]]:
+        """The replacements by the kind of what is replaced."""
+        return {"LLM": dict(self.llms), "MCPServer": dict(self.servers)}
 
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
 
