@@ -35,9 +35,12 @@ class Made:
 
 
 class Writer:
-    """Draws one graph: the same one for the same seed. `deepest` bounds how templates are nested."""
+    """Draws one graph: the same one for the same seed. `deepest` bounds how templates are nested; with `timed` there
+    may be nodes in it of which time decides what they give.
+    """
 
-    def __init__(self, seed: int, *, deepest: int = DEEPEST) -> None:
+    def __init__(self, seed: int, *, deepest: int = DEEPEST, timed: bool = False) -> None:
+        self.timed = timed
         self.random = random.Random(seed)
         self.deepest = deepest
         self.templates: list[Template] = []
@@ -102,7 +105,7 @@ class Writer:
             made, may_fail = self.node(f"n{i}", nodes, depth=depth, free=free)
             free = free and not may_fail
             nodes.append(made)
-        if len(nodes) > 1 and self.chance(2):
+        if self.timed and len(nodes) > 1 and self.chance(2):
             nodes.append(self.joined(f"n{len(nodes)}", nodes))
         switch = self.switch(nodes) if self.chance(2) else []
         writers = [n for n in nodes if any(line.startswith("writes:") for line in n.lines)]
@@ -153,7 +156,7 @@ class Writer:
     def node(self, name: str, before: list[Made], *, depth: int, free: bool) -> tuple[Made, bool]:
         """A node; whether it may fail its scope. `free`: it is allowed to."""
         kinds = ["code", *(["graph", "map", "map", "map", "loop"] if depth else ["code", "transform"])]
-        kinds += ["approval"] if self.chance(6) else []
+        kinds += ["approval"] if self.timed and self.chance(6) else []
         kind = self.pick(kinds)
         given = " + ".join(["input.k", *(n.reads for n in before if self.chance(3))])
         lines: list[str] = []
