@@ -301,11 +301,12 @@ def _object(schema: Schema) -> Schema:
     return {"type": "object", "properties": {"result": schema}, "required": ["result"], "additionalProperties": False}
 
 
-def _plain(arguments: str) -> Json:
+def _plain(arguments: str) -> str:
     """Arguments without what spelling makes of them."""
     try:
-        return orjson.loads(arguments)
-    except orjson.JSONDecodeError:
+        return canonical(orjson.loads(arguments)).decode()
+    except (orjson.JSONDecodeError, TypeError):
+        # No JSON, or nested deeper than what can be written again.
         return arguments
 
 

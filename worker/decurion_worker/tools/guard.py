@@ -22,6 +22,7 @@ CONNECT_SECONDS = 10.0
 CONNECTIONS = 256
 MAX_BODY = 32 * 1024 * 1024
 
+_OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
 
@@ -53,7 +54,7 @@ class Guard(httpx2.AsyncBaseTransport):
         try:
             response = await self._inner.handle_async_request(request)
             if response.status_code < 300:
-                return response
+                return await _answered(request, response)
             body = await _first(response)
         except httpx2.TransportError as error:
             said = str(error) or type(error).__name__
@@ -73,6 +74,43 @@ class Guard(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+async def _answered(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    """An answer that the library understands, read to its end here; or what is the matter with this one.
+
+    The library takes a body of any size into memory, and takes an answer that is none for a refusal: but the call may
+    have been carried out.
+    """
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "text/event-stream" or _call(request) is None:
+        return response
+    body = await _whole(response)
+    if body is None:
+        return _told(request, {"sent": True, "said": "", "large": True})
+    if response.status_code == 202 or kind != "application/json":
+        said = f"{response.status_code} and {f'a body of {kind}' if kind else 'no body'}"
+    elif _is_message(body):
+        headers = [(k, v) for k, v in response.headers.multi_items() if k.lower() not in _OF_THE_BODY]
+        return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
+    else:
+        said = f"{response.status_code} and what is no JSON-RPC"
+    return _told(request, {"sent": True, "said": said, "odd": True})
+
+
+async def _whole(response: httpx2.Response) -> bytes | None:
+    """The body of an answer; None beyond `MAX_BODY`."""
+    found = bytearray()
+    try:
+        async for chunk in response.aiter_bytes():
+            found += chunk
+            if len(found) > MAX_BODY:
+                return None
+    except httpx2.DecodingError as error:
+        raise httpx2.ReadError(str(error)) from error
+    finally:
+        await response.aclose()
+    return bytes(found)
+
+
 async def _first(response: httpx2.Response) -> bytes:
     """The body of an answer that is no success, as far as anybody reads it."""
     found = b""
@@ -90,15 +128,29 @@ async def _first(response: httpx2.Response) -> bytes:
 
 
 def _told(request: httpx2.Request, told: dict[str, Any]) -> httpx2.Response:
-    try:
-        call = orjson.loads(request.content)
-    except (orjson.JSONDecodeError, httpx2.RequestNotRead):
-        call = None
-    if not isinstance(call, dict) or "id" not in call:
+    call = _call(request)
+    if call is None:
         return httpx2.Response(202, request=request)
     error = {"code": CODE, "message": told["said"], "data": {KEY: told}}
     body = orjson.dumps({"jsonrpc": "2.0", "id": call["id"], "error": error})
     return httpx2.Response(200, headers={"content-type": "application/json"}, content=body, request=request)
+
+
+def _call(request: httpx2.Request) -> dict[str, Any] | None:
+    """The JSON-RPC request in an HTTP request; None where no answer is due."""
+    try:
+        call = orjson.loads(request.content)
+    except (orjson.JSONDecodeError, httpx2.RequestNotRead):
+        return None
+    return call if isinstance(call, dict) and "id" in call else None
+
+
+def _is_message(body: bytes) -> bool:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(found, dict) and found.get("jsonrpc") == "2.0"
 
 
 def _is_error(body: bytes) -> bool:

@@ -46,6 +46,12 @@ IDEMPOTENCY_KEY = "decurion.dev/idempotencyKey"
 """The member of `_meta` that names a call: the same for every try of it."""
 
 
+_FIRST = "its first request"
+_HIDDEN = "***"
+_MIN_SECRET = 8
+"""Characters of a secret that is taken out of what a tool gives. A shorter one may be data by chance."""
+
+
 class _Raw(BaseModel):
     """The result of a call as it came."""
 
@@ -57,10 +63,15 @@ class _Lost(Exception):
 
 
 class McpServer:
-    """One server. `headers` go with every request, and into no message."""
+    """One server. `headers` go with every request; the `secrets` in them into no message, and into no answer that
+    repeats them.
+    """
 
-    def __init__(self, name: str, url: str, headers: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self, name: str, url: str, headers: tuple[tuple[str, str], ...], *, secrets: tuple[str, ...] = ()
+    ) -> None:
         self._name = name
+        self._secrets = secrets
         self._url = url
         self._headers = headers
         self._where = f"MCPServer {name} at {url.partition('?')[0]}"
@@ -101,7 +112,7 @@ class McpServer:
     async def _connected(self) -> _Connection:
         async with self._opening:
             if self._connection is None or self._connection.ended:
-                connection = _Connection(self._where, self._url, self._headers)
+                connection = _Connection(self._where, self._url, self._headers, self._secrets)
                 await connection.open()
                 self._connection = connection
             return self._connection
@@ -111,6 +122,7 @@ class McpServer:
             raise ToolRefused(
                 f"{self._where}: the tool {tool} asks a person for input, which is not supported; name another"
             )
+        raw = self._plain(tool, raw)
         try:
             result = CallToolResult.model_validate(raw, by_name=False)
         except ValidationError as error:
@@ -118,10 +130,24 @@ class McpServer:
                 f"{self._where}: what the tool {tool} gave is no result of a tool ({error.error_count()} faults); "
                 "correct the server"
             ) from error
-        if len(orjson.dumps(raw)) > MAX_BODY:
-            raise OutputTooLarge(f"{self._where}, tool {tool}", MAX_BODY)
         text = "\n".join(part for part in map(_text, result.content) if part is not None)
         return ToolAnswer(text, result.structured_content, bool(result.is_error))
+
+    def _plain(self, tool: str, raw: dict[str, Any]) -> dict[str, Any]:
+        """What a tool gave as the ledger gives it back, without our secrets in it."""
+        try:
+            text = orjson.dumps(raw)
+        except TypeError as error:
+            raise ToolResultInvalid(
+                f"{self._where}: what the tool {tool} gave is no JSON that can be kept ({error}); correct the server"
+            ) from error
+        if len(text) > MAX_BODY:
+            raise OutputTooLarge(f"{self._where}, tool {tool}", MAX_BODY)
+        for secret in self._secrets:
+            if len(secret) >= _MIN_SECRET:
+                text = text.replace(orjson.dumps(secret)[1:-1], _HIDDEN.encode())
+        plain: dict[str, Any] = orjson.loads(text)
+        return plain
 
 
 def _text(part: Any) -> str | None:
@@ -135,10 +161,11 @@ def _text(part: Any) -> str | None:
 class _Connection:
     """A connection and the task that owns it."""
 
-    def __init__(self, where: str, url: str, headers: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, where: str, url: str, headers: tuple[tuple[str, str], ...], secrets: tuple[str, ...]) -> None:
         self._where = where
         self._url = url
         self._headers = headers
+        self._secrets = secrets
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._calls = 0
@@ -155,7 +182,7 @@ class _Connection:
         try:
             await asyncio.shield(self._ready)
         except MCPError as error:
-            raise _unsent(self._failure(error, "its first request")) from error
+            raise _unsent(self._failure(error, _FIRST)) from error
         except ValidationError as error:
             raise ToolRefused(f"{self._where}: it does not speak MCP; correct spec.url") from error
         except asyncio.CancelledError:
@@ -220,14 +247,16 @@ class _Connection:
     def _as_ours(self, cause: BaseException) -> Exception:
         if isinstance(cause, MCPError | ValidationError):
             return cause
-        return ToolUnavailable(f"{self._where}: no connection ({_said(cause)}); see that the server runs", sent=False)
+        return ToolUnavailable(
+            f"{self._where}: no connection ({self._hidden(_said(cause))}); see that the server runs", sent=False
+        )
 
     def _failure(self, error: MCPError, what: str) -> Exception:
         data = error.data if isinstance(error.data, dict) else {}
         told = data.get(KEY)
         if isinstance(told, dict):
             return self._from_http(told, what)
-        said = f"{self._where}: {what} was answered with an error ({_cut(error.message)})"
+        said = f"{self._where}: {what} was answered with an error ({_cut(self._hidden(error.message))})"
         if error.code == CONNECTION_CLOSED:
             return ToolUnavailable(f"{said}; see that the server runs", sent=True)
         if error.code in (INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND):
@@ -235,11 +264,16 @@ class _Connection:
         return ToolUnavailable(f"{said}; see the server's log", sent=True)
 
     def _from_http(self, told: dict[str, Any], what: str) -> Exception:
-        status, sent, said = told.get("status"), bool(told["sent"]), told["said"]
-        for _, value in self._headers:
-            said = said.replace(value.removeprefix("Bearer "), "***")
+        status, sent, said = told.get("status"), bool(told["sent"]), self._hidden(told["said"])
         if told.get("lost"):
             return _Lost()
+        if told.get("large"):
+            return OutputTooLarge(f"{self._where}, {what}", MAX_BODY)
+        if told.get("odd"):
+            answered = f"{self._where}: {what} was answered with {said}"
+            if what == _FIRST:
+                return ToolRefused(f"{answered}; correct spec.url")
+            return ToolUnavailable(f"{answered}; see the server's log", sent=True)
         if status is None:
             return ToolUnavailable(f"{self._where}: no answer to {what} ({said}); see that it runs", sent=sent)
         answered = f"{self._where}: {what} was answered with {status}" + (f" ({said})" if said else "")
@@ -253,6 +287,11 @@ class _Connection:
         if status in (401, 403):
             remedy = "check the Secret that spec.auth or spec.headers names"
         return ToolRefused(f"{answered}; {remedy}")
+
+    def _hidden(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
 
 
 def _unsent(error: Exception) -> Exception:

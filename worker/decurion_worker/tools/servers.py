@@ -25,11 +25,11 @@ class ToolServers:
 
         Raises `SecretMissing`, `SecretInvalid`, `ToolMisconfigured`.
         """
-        headers = _headers(spec, secrets)
+        headers, hidden = _headers(spec, secrets)
         key = (spec["url"], headers)
         found = self._servers.get(key)
         if found is None:
-            found = self._servers[key] = open_server(name, spec, headers)
+            found = self._servers[key] = open_server(name, spec, headers, hidden)
         return found
 
     async def aclose(self) -> None:
@@ -39,7 +39,7 @@ class ToolServers:
             await server.aclose()
 
 
-def open_server(name: str, spec: Mapping[str, Any], headers: Headers) -> McpServer:
+def open_server(name: str, spec: Mapping[str, Any], headers: Headers, secrets: tuple[str, ...]) -> McpServer:
     """A server that connects with its first call. Raises `ToolMisconfigured` where the MCP library is not installed."""
     try:
         # The library takes a second to import: only runs that call tools pay for it.
@@ -49,19 +49,26 @@ def open_server(name: str, spec: Mapping[str, Any], headers: Headers) -> McpServ
             f"MCPServer {name}: tools are called by the package {error.name}, which is not installed here; install "
             "decurion[mcp]"
         ) from error
-    return McpServer(name, spec["url"], headers)
+    return McpServer(name, spec["url"], headers, secrets=secrets)
 
 
-def _headers(spec: Mapping[str, Any], secrets: SecretValues) -> Headers:
+def _headers(spec: Mapping[str, Any], secrets: SecretValues) -> tuple[Headers, tuple[str, ...]]:
+    """The headers of each request, and which values in them are secret."""
     found: list[tuple[str, str]] = []
+    hidden: list[str] = []
     token = (spec.get("auth") or {}).get("secretKeyRef")
     if token is not None:
-        found.append(("authorization", f"Bearer {_secret(token, secrets, bare=True)}"))
+        hidden.append(_secret(token, secrets, bare=True))
+        found.append(("authorization", f"Bearer {hidden[-1]}"))
     for header in spec.get("headers") or ():
         source = (header.get("valueFrom") or {}).get("secretKeyRef")
-        value = header.get("value", "") if source is None else _secret(source, secrets, bare=False)
+        value = header.get("value", "")
+        if source is not None:
+            value = _secret(source, secrets, bare=False)
+            hidden.append(value)
         found.append((header["name"].lower(), value))
-    return tuple(sorted(found))
+    # The longest first: one may be a part of another.
+    return tuple(sorted(found)), tuple(sorted(set(hidden), key=len, reverse=True))
 
 
 def _secret(ref: Mapping[str, str], secrets: SecretValues, *, bare: bool) -> str:
