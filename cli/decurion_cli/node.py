@@ -151,8 +151,10 @@ def values(file: Path) -> dict[str, Any]:
 
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: it cannot be read ({error}); name a YAML or JSON file") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: it is no UTF-8 text; name a YAML or JSON file") from error
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror or error}; name a YAML or JSON file") from error
     composed = compose(Source(str(file), text))
     for problem in composed.problems:
         if problem.code == "YAML":

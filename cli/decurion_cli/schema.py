@@ -9,7 +9,7 @@ import typer
 
 from decurion_cli.exits import exits
 from decurion_crds.errors import InputError
-from decurion_crds.findings import listed
+from decurion_crds.findings import CompileFailed, listed
 
 
 def schema(
@@ -34,7 +34,11 @@ def schema(
     with exits():
         if kind and kind not in KINDS:
             raise InputError(f"--kind {kind}: there is no such kind; write {listed(sorted(KINDS), last='or')}")
-        for document in load(graph or []).documents:
+        loaded = load(graph or [])
+        # Files may be in the middle of being written; those that are none, or cannot be read, hold no names at all.
+        if unread := [finding for finding in loaded.findings if finding.code == "FILE"]:
+            raise CompileFailed(unread)
+        for document in loaded.documents:
             known.setdefault(document.kind, []).append(document.name)
             if document.kind == "TaskGraph":
                 known.setdefault("template", []).extend(_names(document.hoisted.resource.get("spec"), "templates"))
