@@ -40,6 +40,8 @@ RECORDED = {
         "SourceMissing",
         "SourceRefused",
         "SourceInvalid",
+        "SourceChanged",
+        "TooFewEndedWell",
         "DuplicateKey",
         "RunnerLost",
         "DriverCrashLoop",
