@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from decurion_crds.compiled import Code, CompiledGraph, Expr, LlmCall, MapBlock, Node, Scope, Text, Tolerate
+from decurion_worker.engine.scopes import UNBOUNDED
 
 ANY: dict[str, Any] = {}
 
@@ -60,7 +61,8 @@ def fan_out(
     name: str, items: str, template: str, *, as_: str = "item", tolerate: Tolerate | None = None, **more: Any
 ) -> Node:
     block = MapBlock(items=path(items), as_=as_, template=template, tolerate=tolerate or Tolerate(count=0), **more)
-    return node(name, "map", map=block)
+    # As the compiler has it: a map has no time of its own.
+    return node(name, "map", map=block).model_copy(update={"timeout_seconds": UNBOUNDED})
 
 
 def llm(name: str, ref: str, *, output: Any = None, **with_: str) -> Node:
