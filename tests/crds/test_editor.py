@@ -78,7 +78,6 @@ def test_known_names_are_the_only_ones(tmp_path: Path) -> None:
 
 
 NOT_SEEN = {
-    "fields/not-built": "the name of a resource that does not exist",
     "names/node-twice": "two items of one name",
     "order/join-any": "a field that goes with one value of another",
     "pools/runners": "one number above another",
