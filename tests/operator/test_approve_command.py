@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_approvals_on_server import People, start
+from test_approvals_on_server import people as people
 from test_real_pool import real_pool
-
-from test_approvals import People, start
-from test_approvals import people as people
 
 BIN = Path(sys.executable).parent
 GRAPH = {

@@ -1,5 +1,6 @@
 """Which package may import which, and what must import without the extras."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +44,19 @@ def test_every_module_but_those_of_an_extra_imports_without_the_extras() -> None
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0
+
+
+def test_what_tests_import_from_one_another_has_a_name_of_its_own() -> None:
+    """Of two files of one name the one that was loaded first would be found: a folder alone passes, all fail."""
+    files = [path for kind in ("tests/*/*.py", "hack/*.py", "hack/demo/*.py") for path in ROOT.glob(kind)]
+    places: dict[str, list[Path]] = {}
+    for path in files:
+        places.setdefault(path.stem, []).append(path.relative_to(ROOT))
+    imported = {
+        name.partition(".")[0]
+        for path in files
+        if path.is_relative_to(ROOT / "tests")
+        for name in re.findall(r"^(?:from|import) ([\w.]+)", path.read_text(), re.MULTILINE)
+    }
+    shared = {name: places[name] for name in imported & set(places) if len(places[name]) > 1}
+    assert shared == {}
