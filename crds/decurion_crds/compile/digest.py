@@ -1,11 +1,11 @@
 """Digests of nodes and scopes: what decides a result, and nothing else.
 
-A node's digest stands in every record of it, so equal digests mean that a result may be taken over. It covers the
-node's own fields, the scope of its template and all below it, and of its model what can change an answer: protocol,
-model, parameters, the way structure is asked for, and scripted answers. Left out are what only changes where or how
-fast an answer is had (endpoint, token, limits, concurrency, the place of a tool server), the author's spelling (`src`
-beside the rewritten `py`),
-and what follows from the rest (order, reads).
+A node's digest stands in every record of it, so equal digests mean that a result may be taken over, where the same tool
+servers gave it: who serves a tool is not part of the state of a run. It covers the node's own fields, the scope of its
+template and all below it, and of its model what can change an answer: protocol, model, parameters, the way structure is
+asked for, and scripted answers. Left out are what only changes where or how fast an answer is had (endpoint, token,
+limits, concurrency, the place of a tool server), the author's spelling (`src` beside the rewritten `py`), and what
+follows from the rest (order, reads).
 """
 
 from __future__ import annotations

@@ -132,13 +132,16 @@ class Read:
 
     def _same(self, graph: CompiledGraph, input: Json) -> _Same:
         same_channels = graph.root.channels == self._log.graph.root.channels
-        return _Same(self._log.input, input, vhash(input) == vhash(self._log.input), same_channels)
+        same_input = vhash(input) == vhash(self._log.input)
+        return _Same(self._log.graph, graph, self._log.input, input, same_input, same_channels)
 
 
 @dataclass(frozen=True, slots=True)
 class _Same:
-    """Whether a node of the root reads the same of input and channels in both runs."""
+    """Whether a node of the root reads the same of input and channels in both runs, and calls the same tool servers."""
 
+    old_graph: CompiledGraph
+    graph: CompiledGraph
     old: Json
     new: Json
     same_input: bool
@@ -147,10 +150,38 @@ class _Same:
     def __call__(self, node: Node) -> bool:
         if not self.same_channels and (node.writes or any(_root(read) == "state" for read in node.reads)):
             return False
+        if any(_known_by(self.old_graph, name) != _known_by(self.graph, name) for name in _servers(self.graph, node)):
+            return False
         reads = [read for read in node.reads if _root(read) == "input"]
         if self.same_input or not reads:
             return True
         return vhash(prune({"input": self.old}, reads)) == vhash(prune({"input": self.new}, reads))
+
+
+def _servers(graph: CompiledGraph, node: Node) -> set[str]:
+    """The tool servers that a node calls, itself or in what runs below it."""
+    found, below = set(node.servers), list(node.inner)
+    seen = set(below)
+    while below:
+        for inner in graph.templates[below.pop()].nodes:
+            found |= inner.servers
+            below += [name for name in inner.inner if name not in seen]
+            seen.update(inner.inner)
+    return found
+
+
+def _known_by(graph: CompiledGraph, server: str) -> Json:
+    """What tells a tool server from another one: its address and its plain headers. Tokens come and go.
+
+    It is in no digest: who serves a tool is not part of the state of a run.
+    """
+    spec = graph.servers.get(server)
+    if spec is None:
+        return None
+    headers = sorted(
+        [header["name"].lower(), header["value"]] for header in spec.get("headers", ()) if "value" in header
+    )
+    return [spec["url"], headers]
 
 
 def _root(read: str) -> str:
