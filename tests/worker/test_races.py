@@ -7,7 +7,8 @@ from typing import Any
 
 from crashes import RUN, Process, body, cut, new_store, sound, until
 from decurion_ledger import Record
-from decurion_worker.earlier import Earlier
+from decurion_ledger.patience import Patience
+from decurion_worker.earlier import Earlier, Seen, read_earlier, select
 from decurion_worker.session import RunSession
 from manifests import compiled
 from test_approvals import frozen
@@ -64,6 +65,37 @@ async def test_what_only_a_loser_needs_is_given_up_too() -> None:
     assert race_won.envelope["lost"] == ["source", "slow"]
     phases = {row["name"]: row["phase"] for row in session.projection()["nodes"]}
     assert (phases["source"], phases["shown"], phases["noted"]) == ("Skipped", "Succeeded", "Succeeded")
+
+
+async def test_a_fork_that_decides_a_race_again_takes_nothing_that_was_given_up_in_it() -> None:
+    store, graph = new_store(), compiled(CHAIN.removeprefix("\n") + SLOW)
+    async with Process(store) as process:
+        session = await process.open(graph, {"go": "now"})
+        await decide(session)
+        await until(session.ended.is_set, what="the end of the run")
+    earlier = await read_earlier(store, Earlier(RUN, "fork", "/quick"), patience=Patience())
+    assert earlier.taking(graph, {"go": "now"}).paths == {"/shown", "/noted"}
+
+
+def test_what_was_given_up_before_its_otherwise_is_decided_again() -> None:
+    spec = """
+  input: {go: {type: string}}
+  nodes:
+    - name: slow
+      with: {go: input.go}
+      code: go
+      output: {type: string}
+      onFailure: otherwise
+      otherwise: {$value: "''"}
+    - {name: quick, with: {go: input.go}, transform: {text: go}}
+    - {name: told, join: {mode: any}, after: [slow, quick], transform: {text: "'told'"}}
+  output: {text: nodes.told.output.text}
+"""
+    graph, ended = compiled(spec.removeprefix("\n")), Seen(failed=False, has_value=True)
+    index = {"/slow": Seen(failed=True, has_value=False), "/slow!otherwise": Seen(failed=False, has_value=False)}
+    index |= {"/quick": ended, "/told": ended}
+    chosen = select(index, graph, graph, same=lambda node: True, lost={"/slow"})
+    assert chosen.paths == {"/quick", "/told"}
 
 
 MAPPED = """

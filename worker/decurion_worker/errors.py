@@ -647,7 +647,7 @@ class PathNotRun(EarlierRunError):
 
     def __init__(self, run: str, path: str) -> None:
         super().__init__(
-            run, f"nothing ran at {path!r}; name a node or a branch of a map, such as /extract or /extract[00003]/read"
+            run, f"nothing ran at {path!r}; name a node, a branch or a round, such as /extract or /extract[00003]/read"
         )
         self.path = path
 

@@ -3,8 +3,9 @@
 A retry is the resume of a log from which what failed was taken out; a fork, of one from which one path was. So the
 unit is what the engine commits: a node holds when it ended well, has the same digest, reads the same, and all nodes
 before it hold. Of a map, graph or branch that does not hold whole, what is inside is judged in the same way. What only
-looks like a failure, since `onFailure`, `otherwise` or a map's `tolerate` took care of it, ended well. A loop holds
-whole or not at all: its rounds follow from one another.
+looks like a failure, since `onFailure`, `otherwise` or a map's `tolerate` took care of it, ended well. Of a loop the
+rounds hold up to the first that does not hold whole; none of one that used up its rounds, which would only do so again.
+What a race gave up is decided again with it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,24 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from decurion_crds.compiled import FINALLY, CompiledGraph, Node, Scope
+from decurion_worker.errors import LoopExhausted
 
 MARKS = ("!", "/", "[", "@", "#")
 """What may follow a node's path in the path of something that belongs to it."""
 
 
 class Seen(NamedTuple):
-    """What the selection has to know of a result: whether it failed, and whether it has a value all the same."""
+    """What the selection has to know of a result: whether it failed, with which code, and whether it has a value all
+    the same.
+    """
 
     failed: bool
     has_value: bool
+    code: str = ""
+
+    @property
+    def skipped(self) -> bool:
+        return not self.failed and not self.has_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +51,15 @@ def select(
     *,
     same: Callable[[Node], bool],
     path: str = "",
+    lost: Container[str] = (),
 ) -> Selection:
     """The results of a run of `old`, by path in `index`, that hold in a run of `new`.
 
-    `path` is a node, or a branch of a map, that is to run again whatever became of it. `same` says of a node of the
-    root whether what it reads of input and channels is the same in both runs.
+    `path` is a node, a branch of a map or a round of a loop that is to run again whatever became of it. `same` says of
+    a node of the root whether what it reads of input and channels is the same in both runs. `lost` are the nodes that
+    were to be given up when races were won.
     """
-    chosen = _Selecting(index, old, new, same, path)
+    chosen = _Selecting(index, old, new, same, path, lost)
     chosen.root()
     return Selection(frozenset(chosen.kept), not path or chosen.known(path))
 
@@ -61,12 +72,14 @@ class _Selecting:
         new: CompiledGraph,
         same: Callable[[Node], bool],
         path: str,
+        lost: Container[str],
     ) -> None:
         self._index = index
         self._old = old
         self._new = new
         self._same = same
         self._path = path
+        self._lost = lost
         self._sorted = sorted(index)
         self._units: dict[str, dict[str, None]] = {}
         for one in index:
@@ -104,17 +117,19 @@ class _Selecting:
             if not self._is_inside(base) and self._ended_well(base, node):
                 self._keep_below(base)
                 held.add(name)
-            elif node.template is not None and node.loop is None and f"{base}!open" in self._index:
+            elif node.template is not None and f"{base}!open" in self._index:
                 self.kept.add(f"{base}!open")
                 self._parts(base, node)
         return held
 
     def _gave_up(self, base: str, scope: Scope) -> bool:
-        """Whether a node lost a race, or was skipped in one: that is decided again."""
+        """Whether a node was given up when a race was won, or was skipped where it raced: that is decided again."""
+        one, instead = self._index.get(base), self._index.get(f"{base}!otherwise")
+        if base in self._lost and instead is not None and instead.skipped:
+            return True
         name = base.rpartition("/")[2]
-        one = self._index.get(base)
-        races = any(node.join is not None and name in node.join.racers for node in scope.nodes)
-        return races and one is not None and not one.failed and not one.has_value
+        races = base in self._lost or any(node.join is not None and name in node.join.racers for node in scope.nodes)
+        return races and one is not None and one.skipped
 
     def _is_inside(self, base: str) -> bool:
         """Whether the path that runs again lies in what has this path."""
@@ -150,7 +165,9 @@ class _Selecting:
             # Only its `writes` failed.
             self._keep_below(base, but=(base, f"{base}!otherwise"))
         elif node.loop is not None:
-            self._rounds(base, body)
+            used_up = end is not None and end.code == LoopExhausted.code
+            if not used_up or self._is_inside(base):
+                self._rounds(base, body)
         elif node.map is None:
             self._scope(base, body, body, _anything)
         else:
@@ -162,6 +179,8 @@ class _Selecting:
         while True:
             unit = f"{base}@{number:03d}"
             end, following = self._index.get(f"{unit}!output"), f"{base}@{number + 1:03d}!open"
+            if unit == self._path:
+                return
             if end is None or end.failed or self._is_inside(unit):
                 self._scope(unit, body, body, _anything)
                 return

@@ -8,7 +8,7 @@ are taken, so that a driver that comes in between goes on with the rest.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -25,7 +25,7 @@ from decurion_worker.errors import EarlierDiffers, EarlierMissing, EarlierOpen, 
 Mode = Literal["retry", "fork"]
 AT_ONCE = 1000
 """Results that are brought over in one go."""
-_CARRIED = ("values", "message", "failed_at", "arms", "model", "request")
+_CARRIED = ("values", "message", "failed_at", "arms", "best", "model", "request")
 """What of an envelope belongs to the result, and not to how it was come by."""
 
 
@@ -75,6 +75,8 @@ class _Log:
     genesis: Record
     input: Json
     index: dict[str, Seen] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    """Who was to be given up when races were won."""
     close: dict[str, Any] | None = None
     slot: int = 0
 
@@ -117,7 +119,8 @@ class Read:
                 raise EarlierDiffers(earlier.run, "graph" if same_input else "input")
             if close.get("outcome") == "succeeded":
                 raise NothingFailed(earlier.run)
-        chosen = select(log.index, log.graph, graph, same=self._same(graph, input), path=earlier.path)
+        same = self._same(graph, input)
+        chosen = select(log.index, log.graph, graph, same=same, path=earlier.path, lost=log.lost)
         if not chosen.known:
             raise PathNotRun(earlier.run, earlier.path)
         note = {
@@ -201,14 +204,21 @@ async def read_earlier(store: Store, earlier: Earlier, *, patience: Patience) ->
                 log.slot = slot
                 if record.type == "close":
                     log.close = record.envelope
+                elif record.type == "race_won":
+                    place = record.path.rpartition("/")[0]
+                    log.lost.update(f"{place}/{name}" for name in record.envelope["lost"])
                 elif record.core is not None and record.type != "genesis" and not is_final(record.path):
-                    failed = isinstance(record.core["outcome"], dict)
-                    log.index[record.path] = Seen(failed, record.core["delta"] is not None)
+                    log.index[record.path] = _seen(record.core)
     except RunNotFound as error:
         raise EarlierMissing(earlier.run, store.uri) from error
     if log is None or log.close is None:
         raise EarlierOpen(earlier.run)
     return Read(earlier, log)
+
+
+def _seen(core: Mapping[str, Any]) -> Seen:
+    outcome, has_value = core["outcome"], core["delta"] is not None
+    return Seen(True, has_value, outcome["failed"]["code"]) if isinstance(outcome, dict) else Seen(False, has_value)
 
 
 def _check_path(earlier: Earlier) -> None:
