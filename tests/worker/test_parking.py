@@ -7,10 +7,12 @@ from typing import Any
 
 import orjson
 
-from crashes import Process, new_store, read, sound, until
+from crashes import RUN, Process, body, cut, new_store, read, sound, until
 from decurion_crds.compiled import CompiledGraph
+from decurion_ledger import Values
 from decurion_worker.approving import Answer
-from decurion_worker.engine import Asked
+from decurion_worker.engine import Asked, Engine
+from decurion_worker.loading import applied
 from decurion_worker.session import RunSession
 from manifests import compiled
 
@@ -62,6 +64,32 @@ NESTED = """
           with: {one: input.one, ok: nodes.review.output.approved}
           transform: {paid: "one if ok else 0"}
       output: {paid: nodes.pay.output.paid}
+"""
+
+ROUNDS = """
+  input: {rows: {type: array, items: {type: integer}}}
+  nodes:
+    - name: each
+      map: {items: input.rows, as: row, template: one, concurrency: 1}
+  output: {paid: "[found.paid for found in nodes.each.output.items]"}
+  templates:
+    - name: one
+      input: {row: {type: integer}}
+      nodes:
+        - name: refine
+          with: {row: input.row}
+          loop: {template: round, next: {row: output.row}, maxIterations: 2, onExhausted: succeed}
+      output: {paid: nodes.refine.output.row}
+    - name: round
+      input: {row: {type: integer}}
+      nodes:
+        - name: review
+          with: {row: input.row}
+          approval: {message: "Pay {{ row }}?"}
+        - name: pay
+          with: {row: input.row, ok: nodes.review.output.approved}
+          transform: {row: "row + 1 if ok else 0"}
+      output: {row: nodes.pay.output.row}
 """
 
 
@@ -136,6 +164,36 @@ async def test_maps_in_maps_that_wait_do_not_stand_in_the_way_of_one_another() -
         await until(session.ended.is_set, what="the end of the run")
         assert session.projection()["output"] == {"paid": [{"paid": p} for p in ([1, 2], [3], [], [4, 5])]}
     await sound(store)
+
+
+async def answered(session: RunSession) -> None:
+    """See a run to its end by answering, one by one, whatever it waits for."""
+    while True:
+        await until(lambda: session.ended.is_set() or session.engine.awaiting, what="a run that waits, or its end")
+        if session.ended.is_set():
+            return
+        assert (await session.answer(yes(next(session.engine.approvals.pending())))).accepted
+
+
+async def test_rounds_that_ask_are_parked_by_every_driver_and_go_on_in_the_room_that_there_is() -> None:
+    store, graph = new_store(), compiled(ROUNDS.removeprefix("\n"))
+    async with Process(store) as process:
+        session = await opened(process, graph, [1, 2])
+        await answered(session)
+    whole, values = await sound(store), Values(store, RUN)
+    engine = Engine(graph, input={"rows": [1, 2]}, facts=whole[0].envelope["facts"])
+    for slot, record in enumerate(whole[2:], start=2):
+        engine.apply(await applied(values, engine, slot, record))
+        if record.path == "/each[00000]/refine@002!open":
+            assert (engine.opened["/each"].running, engine.opened["/each"].parked) == (2, 1)
+    begun = [i for i, record in enumerate(body(whole), start=1) if record.path.endswith("@002/review!open")]
+    for records in (*begun, begun[-1] + 3):
+        there = await cut(whole, records, blobs=store)
+        async with Process(there) as process:
+            session = await process.open(None, epoch=1)
+            await answered(session)
+        assert session.engine.output == {"paid": [3, 4]}
+        assert (await sound(there))[-1].envelope["output"] == whole[-1].envelope["output"]
 
 
 async def test_two_thousand_that_wait_have_a_small_status_and_are_decided_one_by_one() -> None:

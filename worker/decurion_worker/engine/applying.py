@@ -7,6 +7,7 @@ from decurion_worker.engine.actions import Applied, failure_of
 from decurion_worker.engine.asking import Asking
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.ending import FINAL_OPEN
+from decurion_worker.engine.parking import unpark
 from decurion_worker.engine.rounds import forget_rounds
 from decurion_worker.engine.scopes import ARM, BranchStatus, NodeStatus, Opened, RoundEnd, ScopeState
 from decurion_worker.engine.state import EngineState, base_of, loop_of
@@ -295,6 +296,7 @@ class Applying:
             self._then.settle_opened(loop)
         elif mark == "!open" and loop.last is not None and record.path == self._then.round_key(loop):
             self._taken_back(loop.home, record.path)
+            unpark(loop.home)
             loop.open_round(applied.value, record.core_hash)
             state.offers.offer(loop)
             self._then.settle_opened(loop)

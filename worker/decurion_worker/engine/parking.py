@@ -46,15 +46,22 @@ def wake(scope: ScopeState) -> Opened | None:
     """Count a scope among what executes, with all that it is in. The map that has no room for it, and then nothing
     changes; None when it counts.
     """
-    woken: list[ScopeState] = []
+    at = scope
+    while at.parked and at.owner is not None:
+        if at.owner.room < 1:
+            return at.owner
+        at = at.owner.home
+    unpark(scope)
+    return None
+
+
+def unpark(scope: ScopeState) -> None:
+    """Count a scope among what executes, with all that it is in, whether there is room or not: as one of which a record
+    says that it went on.
+    """
     at: ScopeState | None = scope
     while at is not None and at.parked:
-        if at.owner is not None and at.owner.room < 1:
-            return at.owner
-        woken.append(at)
+        at.parked = False
+        if at.owner is not None:
+            at.owner.parked -= 1
         at = at.owner.home if at.owner is not None else None
-    for one in woken:
-        one.parked = False
-        if one.owner is not None:
-            one.owner.parked -= 1
-    return None

@@ -382,7 +382,7 @@ class Opened:
         self.running -= self.status[0] == BranchStatus.TAKEN
         self.status[0] = BranchStatus.OK
         self.cursor = self.total
-        self.scopes.clear()
+        self._left(0)
         self.last = end
         self.rounds += 1
         self.joining = True
@@ -440,9 +440,7 @@ class Opened:
         self.arms[ARM * index : ARM * (index + 1)] = arm
         self.slots[index] = slot
         self.partial.pop(index, None)
-        scope = self.scopes.pop(index, None)
-        if scope is not None and scope.parked:
-            self.parked -= 1
+        self._left(index)
         if failure is not None:
             self.status[index] = BranchStatus.FAILED
             self.failures[index] = failure
@@ -450,6 +448,12 @@ class Opened:
         self.status[index] = BranchStatus.OK
         self.ok += 1
         self._keep(index, output, size)
+
+    def _left(self, index: int) -> None:
+        """The scope of a branch has ended: a replay may have found it parked."""
+        scope = self.scopes.pop(index, None)
+        if scope is not None and scope.parked:
+            self.parked -= 1
 
     def _keep(self, index: int, output: Json, size: int | None) -> None:
         if self.outputs is None:
