@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import orjson
+import pytest
 
 from crashes import RUN, Process, body, cut, new_store, read, sound, until
 from decurion_crds.compiled import CompiledGraph
@@ -90,6 +92,35 @@ ROUNDS = """
           with: {row: input.row, ok: nodes.review.output.approved}
           transform: {row: "row + 1 if ok else 0"}
       output: {row: nodes.pay.output.row}
+"""
+
+AFTERWARDS = """
+  input: {rows: {type: array, items: {type: integer}}}
+  nodes:
+    - name: each
+      map: {items: input.rows, as: row, template: one, concurrency: 1}
+  output: {paid: "[found.paid for found in nodes.each.output.items]"}
+  templates:
+    - name: one
+      input: {row: {type: integer}}
+      nodes:
+        - name: review
+          with: {row: input.row}
+          approval: {message: "Pay {{ row }}?"}
+        - name: parts
+          after: [review]
+          map: {items: "[input.row]", as: row, template: part}
+      output: {paid: "sum([part.paid for part in nodes.parts.output.items])"}
+    - name: part
+      input: {row: {type: integer}}
+      nodes:
+        - name: pay
+          with: {row: input.row}
+          transform: {paid: row}
+        - name: check
+          after: [pay]
+          approval: {message: "Was it paid?"}
+      output: {paid: nodes.pay.output.paid}
 """
 
 
@@ -267,3 +298,26 @@ kind: LLM
 metadata: {name: slow}
 spec: {protocol: scripted, scripted: {replies: [{reply: done, delaySeconds: 0.5}]}}
 """
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+async def test_a_branch_that_goes_on_after_a_take_over_counts_wherever_in_it_that_is(leaf: bool) -> None:
+    spec = (
+        re.sub(r"\n        - name: check.*?\n      output", "\n      output", AFTERWARDS, flags=re.S)
+        if leaf
+        else AFTERWARDS
+    )
+    store, graph = new_store(), compiled(spec.removeprefix("\n"))
+    async with Process(store) as process:
+        session = await opened(process, graph, [1, 2])
+        await answered(session)
+    whole, values = await sound(store), Values(store, RUN)
+    engine = Engine(graph, input={"rows": [1, 2]}, facts=whole[0].envelope["facts"])
+    for slot, record in enumerate(whole[2:], start=2):
+        engine.apply(await applied(values, engine, slot, record))
+        if record.path == "/each[00000]/parts!open":
+            break
+    each = engine.opened["/each"]
+    (task,) = engine.take(5)
+    assert task.key == ("/each[00000]/parts[00000]" if leaf else "/each[00000]/parts[00000]/pay")
+    assert (each.running, each.parked) == (2, 1), "the map has room for one"

@@ -244,6 +244,7 @@ class Applying:
         if node.template is None:
             raise LogCorrupt(applied.record.path, "the node of this name opens nothing")
         self._taken_back(scope, base)
+        unpark(scope)
         value = applied.value
         single = node.map is None
         opened = Opened(
