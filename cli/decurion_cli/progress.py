@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -88,9 +88,16 @@ class RunDisplay:
         for failure in projection["failures"]:
             say(f"  {failure['path']} [{failure['class']}] {failure['message']}")
         at = "" if ledger == LEDGER else f" --ledger {shlex.quote(ledger)}"
-        path = shlex.quote(projection["failures"][0]["path"]) if projection["failures"] else "PATH"
+        path = shlex.quote(_where(projection))
         say(f"ledger: {ledger}")
         say(f"look:   decurion ledger show {self._run} {path}{at}   (paths: decurion ledger ls {self._run}{at})")
+
+
+def _where(projection: Mapping[str, Any]) -> str:
+    """The path that is worth a look: why the run failed, else the first failure that it bore, else any."""
+    paths = [failure["path"] for failure in projection["failures"]]
+    cause = projection["message"].partition(" ")[0].rstrip(":")
+    return cause if cause in paths else paths[0] if paths else "PATH"
 
 
 class Steps:

@@ -201,6 +201,43 @@ def test_the_line_under_a_failed_run_shows_the_item_that_failed(folder: Path) ->
     assert "failed OutputInvalid" in shown.stdout
 
 
+TOLERANT = """
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: tolerant}
+spec:
+  input: {items: {type: array, items: {type: integer}}}
+  nodes:
+    - name: each
+      map: {items: input.items, template: one, tolerate: {percent: 100}}
+    - name: enough
+      with: {count: len(nodes.each.output.items)}
+      code: |
+        if count < 2:
+            raise ValueError("too few")
+        {"count": count}
+      output: {count: {type: integer}}
+  output: {count: nodes.enough.output.count}
+  templates:
+    - name: one
+      input: {item: {type: integer}}
+      nodes:
+        - name: invert
+          with: {item: input.item}
+          code: 100 // item
+          output: {type: integer}
+      output: {$value: nodes.invert.output}
+"""
+
+
+def test_the_line_under_a_failed_run_shows_what_failed_it_before_what_was_tolerated(tmp_path: Path) -> None:
+    (tmp_path / "graph.yaml").write_text(TOLERANT)
+    done = decurion("run", "graph.yaml", "--input", '{"items": [1, 0]}', "--run-id", "r1", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "  /each[00001]/invert [ExpressionFailure]" in done.stderr
+    assert "look:   decurion ledger show r1 /enough " in done.stderr
+
+
 def test_a_changed_byte_is_found_by_verify(folder: Path) -> None:
     decurion("run", "graph.yaml", "--input", input_of(2), "--run-id", "r1", cwd=folder)
     segment = sorted((folder / ".decurion" / "ledger" / "runs").glob("*/r1/log/*"))[2]
