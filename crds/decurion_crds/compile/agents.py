@@ -51,13 +51,14 @@ class AgentDraft:
     """An agent: its own spec or that of an Agent, and its tools by the names that its model is given.
 
     `spec` is None where there is no Agent of the name, which is told elsewhere. `refs` are kind, name and place of the
-    resources that it names.
+    resources that it names; `apart` says that an Agent names them, whatever the names of the graph stand for.
     """
 
     spec: AgentSpec | None
     tools: Mapping[str, Tool | GraphTool]
     refs: tuple[tuple[str, str, Spot], ...] = ()
     steps: int = STEPS
+    apart: bool = False
 
     def uses(self) -> Iterator[Use]:
         """The scopes that run as tools."""
@@ -122,11 +123,12 @@ def resolve_agent(
     """The agent of a node. What is refused is in the report; that a resource does not exist is told elsewhere."""
     spec = agent_spec(block, agents)
     refs = tuple(_refs(block, spec, spot))
+    apart = block.ref is not None
     if spec is None:
-        return AgentDraft(None, {}, refs)
+        return AgentDraft(None, {}, refs, apart=apart)
     tools: dict[str, Tool | GraphTool] = {}
     for i, given in enumerate(spec.tools):
-        place = spot.below("ref") if block.ref is not None else spot.below("tools").at(i)
+        place = spot.below("ref") if apart else spot.below("tools").at(i)
         if given.server is None:
             use = find(given, place)
             if use is not None:
@@ -139,14 +141,15 @@ def resolve_agent(
             continue
         names = given.allow if given.allow is not None else [tool.name for tool in server.spec.tools]
         for j, name in enumerate(names):
-            written = block.ref is None and given.allow is not None
+            written = not apart and given.allow is not None
             at = place.below("allow").at(j) if written else place
             tool = find_tool(ref, server, name, at, report, written=written)
             if tool is not None:
                 alias = f"{given.as_}_{name}" if given.as_ else name
                 _add(tools, _OTHER.sub("_", alias)[:MAX_NAME], tool, place, report)
     limits = block.limits or spec.limits
-    return AgentDraft(spec, tools, refs, limits.steps if limits is not None and limits.steps is not None else STEPS)
+    steps = limits.steps if limits is not None and limits.steps is not None else STEPS
+    return AgentDraft(spec, tools, refs, steps, apart)
 
 
 def _add(tools: dict[str, Tool | GraphTool], name: str, tool: Tool | GraphTool, spot: Spot, report: Report) -> None:

@@ -173,8 +173,7 @@ class _Assembly:
         if draft.agent is None or draft.agent.spec is None:
             return None
         model = draft.agent.spec.model
-        # The names of an Agent are not those of the graph: its needs do not swap them.
-        bound = model if draft.model.agent is None or draft.model.agent.ref else env.get(model, model)
+        bound = model if draft.agent.apart else env.get(model, model)
 
         def scope(use: Use) -> tuple[str, str]:
             return self._use(use, env)[0], self._draft.scopes[use.scope].description

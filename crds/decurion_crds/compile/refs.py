@@ -163,9 +163,11 @@ def check_resources(draft: GraphDraft, report: Report) -> None:
             continue
         seen.add(name)
         for node in scope.nodes.values():
+            apart = node.agent is not None and node.agent.apart
             for kind, ref, spot in resource_refs(node):
-                _check_kind(draft, scope, kind, ref, spot, report)
-                if ref not in env:
+                if not apart:
+                    _check_kind(draft, scope, kind, ref, spot, report)
+                if apart or ref not in env:
                     _check_exists(draft, kind, ref, spot, report)
             for use in node.uses():
                 _check_bound(draft, scope, use, env, report)
@@ -212,7 +214,8 @@ def _check_needs(draft: GraphDraft, report: Report) -> None:
     used: dict[str, set[str]] = {graph: set() for graph in draft.needs}
     for scope in draft.scopes.values():
         for node in scope.nodes.values():
-            used[scope.graph] |= {ref for _, ref, _ in resource_refs(node)}
+            if node.agent is None or not node.agent.apart:
+                used[scope.graph] |= {ref for _, ref, _ in resource_refs(node)}
             used[scope.graph] |= {name for use in node.uses() if not use.apart for name in use.bind.values()}
     misspelt = {finding.graph or ROOT for finding in report.findings if finding.absent is not None}
     for graph, needs in draft.needs.items():

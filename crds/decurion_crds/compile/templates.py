@@ -12,6 +12,8 @@ from decurion_crds.v1alpha1 import TaskGraph
 
 MAX_UNFOLDED = 10_000
 """Most nodes of a graph, or of one branch of a map, with those of all `graph` and `loop` nodes inside, of one round."""
+MAX_NESTING = 64
+"""Most graphs and templates inside one another."""
 MAX_PATH = 1024
 """Longest path of a node in the ledger, in characters."""
 _BRANCH = len("[k:]") + 32
@@ -35,9 +37,12 @@ def _inner(scope: ScopeDraft) -> list[tuple[NodeDraft, Use]]:
 
 
 def _check_recursion(draft: GraphDraft, report: Report) -> None:
-    """A template or graph that runs itself, directly or not, has no end. Each circle is told once, and cut."""
+    """A template or graph that runs itself, directly or not, has no end. Each circle is told once, and cut; so are those
+    that lie too many inside one another.
+    """
 
     def walk(scope: ScopeDraft, path: tuple[str, ...], uses: tuple[Use, ...]) -> None:
+        above = 0
         for node, use in _inner(scope):
             name = use.scope
             if name in path:
@@ -47,15 +52,26 @@ def _check_recursion(draft: GraphDraft, report: Report) -> None:
                     _tell_circle(draft, circle, steps, report)
                 told.add(frozenset(circle))
                 node.drop(use)
-            elif name not in done:
+                continue
+            if name not in height and len(path) <= MAX_NESTING:
                 walk(draft.scopes[name], (*path, name), (*uses, use))
-        done.add(scope.name)
+            if height.get(name, MAX_NESTING) < MAX_NESTING:
+                above = max(above, height[name] + 1)
+            else:
+                deep.append(use)
+                node.drop(use)
+        height[scope.name] = above
 
-    done: set[str] = set()
+    height: dict[str, int] = {}
+    """How many scopes lie inside one another below each that was walked."""
+    deep: list[Use] = []
     told: set[frozenset[str]] = set()
     for scope in draft.scopes.values():
-        if scope.name not in done:
+        if scope.name not in height:
             walk(scope, (scope.name,), ())
+    if deep:
+        message = f"there are more than {MAX_NESTING} graphs and templates inside one another; run some side by side"
+        report.add("SPEC-TOO-LARGE", deep[0].spot, message)
 
 
 def _tell_circle(draft: GraphDraft, circle: Sequence[str], uses: Sequence[Use], report: Report) -> None:
