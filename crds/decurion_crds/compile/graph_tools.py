@@ -20,6 +20,8 @@ def check_graph_tools(draft: GraphDraft, report: Report) -> None:
     def waiting(node: NodeDraft) -> str | None:
         if node.kind in ("map", "approval"):
             return f"the {node.kind} {node.name}"
+        if node.race is not None:
+            return f"the join of {node.name}"
         return next((words for use in node.uses() if (words := why(use.scope)) is not None), None)
 
     for scope in draft.scopes.values():
