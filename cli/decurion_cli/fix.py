@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +10,7 @@ import orjson
 import typer
 
 from decurion_cli.exits import BAD_INPUT, exits
+from decurion_cli.rewriting import diff_of, rewrite
 from decurion_crds.findings import CompileFailed, Finding
 
 ROUNDS = 20
@@ -35,19 +35,15 @@ def fix(
     """
     with exits():
         before, after, mended, left = mend(files)
-    changed = [file for file in after if after[file] != before[file]]
-    if not (dry_run or diff):
-        for file in changed:
-            file.write_bytes(after[file].encode())
+        changed = [file for file in after if after[file] != before[file]]
+        if not (dry_run or diff):
+            rewrite({file: after[file] for file in changed})
     if output == "json":
         shown = {"mended": [one.to_json() for one in mended], "left": [one.to_json() for one in left]}
         typer.echo(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
     elif diff:
         for file in changed:
-            lines = difflib.unified_diff(
-                before[file].splitlines(keepends=True), after[file].splitlines(keepends=True), str(file), str(file)
-            )
-            typer.echo("".join(lines), nl=False)
+            typer.echo(diff_of(str(file), before[file], after[file]), nl=False)
     else:
         _tell(mended, left, dry_run=dry_run)
     if any(finding.severity == "error" for finding in left):

@@ -13,6 +13,7 @@ import orjson
 import typer
 
 from decurion_cli.exits import RUN_FAILED, exits
+from decurion_cli.rewriting import diff_of, rewrite
 from decurion_crds.errors import InputError
 
 if TYPE_CHECKING:
@@ -111,10 +112,8 @@ def set_kind(
         choices = Choices(ref=ref, tool=tool, template=template, items=items)
         changed = changed_by(file, node, kind, choices, graph=graph)
         if not dry_run:
-            changed.file.write_bytes(changed.after.encode())
-    before, after = (text.splitlines(keepends=True) for text in (changed.before, changed.after))
-    name = str(changed.file)
-    typer.echo("".join(difflib.unified_diff(before, after, name, name, n=1)), nl=False)
+            rewrite({changed.file: changed.after})
+    typer.echo(diff_of(str(changed.file), changed.before, changed.after, around=1), nl=False)
     for note in changed.notes:
         typer.echo(f"note: {note}", err=True)
 

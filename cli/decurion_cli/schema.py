@@ -49,7 +49,8 @@ def schema(
 
 def _nodes(spec: Any) -> list[str]:
     """The names of the nodes of a graph, its templates and bodies. The files may be in the middle of being written."""
-    scopes = [spec, *(spec.get("templates") or [] if isinstance(spec, dict) else [])]
+    templates = spec.get("templates") if isinstance(spec, dict) else None
+    scopes = [spec, *(templates if isinstance(templates, list) else [])]
     return [name for scope in scopes for field in ("nodes", "finally") for name in _names(scope, field)]
 
 

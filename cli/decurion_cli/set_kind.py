@@ -16,6 +16,7 @@ from decurion_crds.difference import differences
 from decurion_crds.errors import InputError
 from decurion_crds.findings import CompileFailed
 from decurion_crds.loader import KEY, Document
+from decurion_crds.loader.inline import scalar
 from decurion_crds.v1alpha1 import Node as Written
 from decurion_crds.v1alpha1 import TaskGraph
 from decurion_worker.rehearsal import find
@@ -135,9 +136,10 @@ def _lines(kind: str, block: Any, indent: int) -> str:
     found = f"{kind}:\n"
     for name, value in block.items():
         if isinstance(value, str) and "\n" in value:
-            found += f"{inner}{name}: |-\n" + "".join(f"{inner}  {line}\n" for line in value.splitlines())
+            found += f"{inner}{scalar(name, key=True)}: |-\n"
+            found += "".join(f"{inner}  {line}\n" for line in value.splitlines())
         else:
-            found += f"{inner}{name}: {json.dumps(value, ensure_ascii=False)}\n"
+            found += f"{inner}{scalar(name, key=True)}: {json.dumps(value, ensure_ascii=False)}\n"
     return found
 
 

@@ -260,6 +260,19 @@ def test_a_file_that_is_no_yaml_ends_with_2_and_nothing_is_written(tmp_path: Pat
     assert fmt("--nested", "--flat", tmp_path).exit_code == 2
 
 
+def test_resources_of_one_name_are_formatted_as_any(tmp_path: Path) -> None:
+    for environment in ("a", "b"):
+        (tmp_path / f"{environment}.yaml").write_text(LOOSE)
+    done = fmt(tmp_path)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [(tmp_path / name).read_text() for name in ("a.yaml", "b.yaml")] == [STRICT, STRICT]
+
+
+def test_the_examples_are_in_the_house_style() -> None:
+    done = fmt("--check", *sorted((ROOT / "examples").glob("*/*.yaml")))
+    assert (done.exit_code, done.output) == (0, "")
+
+
 def test_templates_go_into_place_and_back_with_their_comments(tmp_path: Path) -> None:
     file = tmp_path / "g.yaml"
     file.write_text(FLAT)
@@ -294,3 +307,34 @@ def test_a_template_that_several_nodes_run_or_of_another_name_stays_one(tmp_path
         digest(file)
         assert fmt("--nested", file).exit_code == 0
         assert "body:" not in file.read_text()
+
+
+def test_a_template_that_a_tool_or_finally_uses_too_stays_one(tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    more = (
+        "    - {name: more, agent: {model: fast, tools: [{template: eachBody}], prompt: Go}}\n",
+        "  finally:\n    - {name: last, with: {text: \"'x'\"}, graph: {template: eachBody}}\n",
+    )
+    for text in (FLAT.replace("  output: {all", f"{one}  output: {{all", 1) for one in more):
+        file.write_text(text)
+        assert fmt("--nested", file).exit_code == 0
+        assert "template: eachBody" in file.read_text(), text
+
+
+def test_a_body_in_finally_becomes_a_template_and_back(tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    nested = (
+        "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\nspec:\n"
+        '  nodes:\n    - {name: a, transform: {t: "1"}}\n'
+        "  finally:\n    - name: tidy\n      graph:\n        body:\n          nodes:\n"
+        '            - {name: x, transform: {t: "2"}}\n          output: {t: nodes.x.output.t}\n'
+        "  output: {a: nodes.a.output.t}\n"
+    )
+    file.write_text(nested)
+    before = digest(file)
+    assert fmt("--flat", file).exit_code == 0
+    assert "template: tidyBody" in file.read_text()
+    assert digest(file) == before
+    assert fmt("--nested", file).exit_code == 0
+    assert "body:" in file.read_text()
+    assert digest(file) == before

@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from decurion_cli.main import app
+from decurion_cli.rewriting import rewrite
+from decurion_crds.errors import InputError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tickets"
 
@@ -44,3 +46,11 @@ def test_a_file_that_cannot_be_read_is_named_in_one_sentence(
     assert done.exit_code == 2, done.output
     assert len([line for line in said if str(path) in line]) == 1, said
     assert not any(word in done.stderr for word in ("Errno", "codec", "Traceback")), said
+
+
+def test_where_one_file_cannot_be_written_none_is(tmp_path: Path) -> None:
+    first, gone = tmp_path / "a.yaml", tmp_path / "gone.yaml"
+    first.write_text("before")
+    with pytest.raises(InputError, match=r"gone\.yaml cannot be written \(.*\), and no file was"):
+        rewrite({first: "after", gone: "after"})
+    assert first.read_text() == "before"

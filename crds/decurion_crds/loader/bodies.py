@@ -17,6 +17,8 @@ from decurion_crds.v1alpha1.parse import KEY
 
 BLOCKS = ("map", "graph", "loop")
 """The blocks that run a scope."""
+NODES = ("nodes", "finally")
+"""The fields of a scope that hold nodes."""
 _SUFFIX = "Body"
 _TEMPLATES = ("spec", "templates")
 
@@ -66,10 +68,10 @@ def unhoist(resource: dict[str, Any]) -> dict[str, Any]:
     if resource.get("kind") != "TaskGraph" or not isinstance(spec, dict):
         return resource
     templates = {t["name"]: t for t in _objects(spec.get("templates")) if isinstance(t.get("name"), str)}
-    used = [b["template"] for scope in (spec, *templates.values()) for _, _, b in _blocks(scope) if "template" in b]
+    used = [name for scope in (spec, *templates.values()) for name in _used(scope)]
 
     def filled(scope: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        def inner(node: str, _kind: str, block: dict[str, Any], _index: int) -> dict[str, Any]:
+        def inner(node: str, _place: Place, block: dict[str, Any]) -> dict[str, Any]:
             name = block.get("template")
             own = isinstance(name, str) and name in templates and name not in path and used.count(name) == 1
             if not own or not str(name).startswith(_base(node)):
@@ -127,12 +129,12 @@ class _Hoisting:
         return Hoisted(resource, self._origins, self._paths, frozenset(self._open))
 
     def _scope(self, scope: dict[str, Any], place: Place) -> dict[str, Any]:
-        def inner(node: str, kind: str, block: dict[str, Any], index: int) -> dict[str, Any]:
+        def inner(node: str, below: Place, block: dict[str, Any]) -> dict[str, Any]:
             body = block.get("body")
             if not _hoistable(block) or not isinstance(body, dict):
                 return block
             name = self._name(node)
-            here = (*place, "nodes", index, kind, "body")
+            here = (*place, *below, "body")
             at = len(self._templates)
             self._templates.append(None)
             self._origins[*_TEMPLATES, at] = here
@@ -153,8 +155,8 @@ class _Hoisting:
         return name
 
 
-_Change: TypeAlias = Callable[[str, str, dict[str, Any], int], dict[str, Any]]
-"""From the node's name, the block's kind, the block and the node's index to another block."""
+_Change: TypeAlias = Callable[[str, Place, dict[str, Any]], dict[str, Any]]
+"""From the node's name, the block's place in its scope, and the block to another block."""
 
 
 def _base(node: str) -> str:
@@ -168,30 +170,40 @@ def _hoistable(block: Mapping[str, Any]) -> bool:
 
 def _bodies(scope: Mapping[str, Any]) -> Iterator[bool]:
     for one in (scope, *_objects(scope.get("templates"))):
-        yield from (_hoistable(block) for _, _, block in _blocks(one))
+        yield from (_hoistable(block) for block in _blocks(one))
 
 
-def _blocks(scope: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Name of the node, kind and block, of the nodes of a scope that have a name."""
-    for node in _objects(scope.get("nodes")):
-        for kind in BLOCKS:
-            block = node.get(kind)
-            if isinstance(block, dict) and isinstance(node.get("name"), str):
-                yield node["name"], kind, block
+def _blocks(scope: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The blocks that run a scope, of the nodes of a scope that have a name."""
+    for key in NODES:
+        for node in _objects(scope.get(key)):
+            blocks = (node.get(kind) for kind in BLOCKS if isinstance(node.get("name"), str))
+            yield from (block for block in blocks if isinstance(block, dict))
+
+
+def _used(scope: Mapping[str, Any]) -> Iterator[object]:
+    """The templates that the nodes of a scope name, each as often as it is named."""
+    yield from (block["template"] for block in _blocks(scope) if "template" in block)
+    for key in NODES:
+        for node in _objects(scope.get(key)):
+            agent = node.get("agent")
+            tools = _objects(agent.get("tools")) if isinstance(agent, dict) else []
+            yield from (tool["template"] for tool in tools if "template" in tool)
 
 
 def _with_blocks(scope: dict[str, Any], changed: _Change) -> dict[str, Any]:
     """A copy of a scope with other blocks; what is no node stays as it is."""
-    written = scope.get("nodes")
-    if not isinstance(written, list):
-        return scope
-    nodes: list[Any] = []
-    for i, node in enumerate(written):
-        if isinstance(node, dict) and isinstance(node.get("name"), str):
-            blocks = {k: changed(node["name"], k, node[k], i) for k in BLOCKS if isinstance(node.get(k), dict)}
-            node = {**node, **blocks}
-        nodes.append(node)
-    return {**scope, "nodes": nodes}
+    lists: dict[str, list[Any]] = {}
+    for key in NODES:
+        if not isinstance(scope.get(key), list):
+            continue
+        lists[key] = []
+        for i, node in enumerate(scope[key]):
+            if isinstance(node, dict) and isinstance(node.get("name"), str):
+                kinds = [kind for kind in BLOCKS if isinstance(node.get(kind), dict)]
+                node = {**node, **{kind: changed(node["name"], (key, i, kind), node[kind]) for kind in kinds}}
+            lists[key].append(node)
+    return {**scope, **lists}
 
 
 def _objects(value: object) -> list[dict[str, Any]]:

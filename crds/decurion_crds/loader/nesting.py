@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decurion_crds.canonical import canonical
-from decurion_crds.loader.bodies import BLOCKS, Hoisted, hoist, unhoist, with_inputs
+from decurion_crds.loader.bodies import BLOCKS, NODES, Hoisted, hoist, unhoist, with_inputs
 from decurion_crds.loader.compose import compose
 from decurion_crds.loader.form import FormRefused, rewritten, written_value
 from decurion_crds.loader.layout import Element, Layout, NotLaidOut, Value, layout
@@ -31,18 +31,19 @@ def nested(text: str) -> str:
     moved: list[Element] = []
 
     def walk(value: Value, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        nodes = value.member("nodes")
-        for i, (before, after) in enumerate(zip(old["nodes"], new["nodes"], strict=True)):
-            for kind in BLOCKS:
-                block = after.get(kind)
-                if nodes is None or not isinstance(block, dict) or "body" not in block or "body" in before[kind]:
-                    continue
-                name = before[kind]["template"]
-                node = nodes.value.elements[i].value
-                node.flow = False
-                body = _put_in_place(_member(node, kind).value, own[name])
-                moved.append(own[name])
-                walk(body, templates[name], block["body"])
+        for key in NODES:
+            nodes = value.member(key)
+            for i, (before, after) in enumerate(zip(old.get(key, ()), new.get(key, ()), strict=True)):
+                for kind in BLOCKS:
+                    block = after.get(kind)
+                    if nodes is None or not isinstance(block, dict) or "body" not in block or "body" in before[kind]:
+                        continue
+                    name = before[kind]["template"]
+                    node = nodes.value.elements[i].value
+                    node.flow = False
+                    body = _put_in_place(_member(node, kind).value, own[name])
+                    moved.append(own[name])
+                    walk(body, templates[name], block["body"])
 
     walk(spec, resource["spec"], inner["spec"])
     for template in inner["spec"].get("templates", ()):
