@@ -39,7 +39,9 @@ def plain(value: object, depth: int = 0) -> Json:
     if kind is float:
         if value - value == 0:  # type: ignore[operator]
             return value
-        raise ExpressionFailed(f"the result holds {value}, which is no JSON number; write None")
+        raise ExpressionFailed(
+            f"the result holds {value}, which is no JSON number; write one, or None where that may stand"
+        )
     if kind is list or kind is tuple:
         return [plain(item, depth + 1) for item in value]  # type: ignore[attr-defined]
     if kind is dict:

@@ -102,6 +102,8 @@ def _subject(diagnostic: Diagnostic, context: Context) -> str:
 def guard(subject: str) -> Problem:
     """What to say of a value that may be None where it must not be."""
     message = f"{subject} may be None here; write ({subject} or …), or … if {subject} is not None else …"
+    if subject == "None":
+        message = "None has no fields and cannot be computed with; write the value that is meant"
     return Problem("EXPR-NONE", message)
 
 
