@@ -155,17 +155,13 @@ def _links(resource: Resource) -> frozenset[Key]:
     if kind == "TaskGraphRun":
         swapped = {Key(of, namespace, name) for (of, _), name in swaps_of(resource.spec).items()}
         return frozenset({resource.graph, resource.pool, *swapped})
-    if kind == "TaskGraph":
-        named = uses(resource.spec)
+    if kind in ("TaskGraph", "Agent"):
+        named = (uses if kind == "TaskGraph" else agent_uses)(resource.spec)
         llms = (Key("LLM", namespace, name) for name in named.llms | named.bound)
         servers = (Key("MCPServer", namespace, name) for name in named.servers)
         agents = (Key("Agent", namespace, name) for name in named.agents)
-        return frozenset({*llms, *servers, *agents, *(Key(kind, namespace, ref) for ref, _ in named.graphs)})
-    if kind == "Agent":
-        named = agent_uses(resource.spec)
-        llms = (Key("LLM", namespace, name) for name in named.llms | named.bound)
-        servers = (Key("MCPServer", namespace, name) for name in named.servers)
-        return frozenset({*llms, *servers, *(Key("TaskGraph", namespace, ref) for ref, _ in named.graphs)})
+        graphs = (Key("TaskGraph", namespace, ref) for ref, _ in named.graphs)
+        return frozenset({*llms, *servers, *agents, *graphs})
     return frozenset(Key("Secret", namespace, name) for name, _ in secret_refs(resource.spec))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from decurion_crds.canonical import canonical
 from decurion_crds.compile import Checker, Module, compile_graph
@@ -29,6 +29,7 @@ from decurion_operator.plan.definitions import Compiled
 from decurion_operator.queue import Key
 from decurion_operator.settings import OperatorSettings
 
+T = TypeVar("T", LLM, MCPServer, Agent, TaskGraph)
 logger = logging.getLogger(__name__)
 
 MAX_ANSWERS = 512
@@ -158,29 +159,13 @@ class Compiling:
         graph, findings = parse_resource(_object(question.graph))
         if graph is None:
             return Answer(Compiled(None, tuple(findings)))
-        llms: dict[str, LLM] = {}
-        for name, resource in question.llms.items():
-            llm, _ = parse_resource(_object(resource))
-            # One that cannot be read is reported on itself, and its graphs are not ready for it.
-            if llm is not None:
-                llms[name] = cast(LLM, llm)
-        servers: dict[str, MCPServer] = {}
-        for name, resource in question.servers.items():
-            server, _ = parse_resource(_object(resource))
-            if server is not None:
-                servers[name] = cast(MCPServer, server)
-        agents: dict[str, Agent] = {}
-        for name, resource in question.agents.items():
-            agent, _ = parse_resource(_object(resource))
-            if agent is not None:
-                agents[name] = cast(Agent, agent)
-        graphs: dict[str, TaskGraph] = {}
-        for name, resource in question.graphs.items():
-            other, _ = parse_resource(_object(resource))
-            if other is not None:
-                graphs[name] = cast(TaskGraph, other)
         closure, said = self._compile(
-            cast(TaskGraph, graph), llms=llms, servers=servers, agents=agents, graphs=graphs, known=question.known
+            cast(TaskGraph, graph),
+            llms=_parsed(question.llms, LLM),
+            servers=_parsed(question.servers, MCPServer),
+            agents=_parsed(question.agents, Agent),
+            graphs=_parsed(question.graphs, TaskGraph),
+            known=question.known,
         )
         compiled = Compiled(closure.digest if closure else None, (*findings, *said))
         if closure is None or compiled.errors:
@@ -214,6 +199,12 @@ class Compiling:
                 del self._closures[old.compiled.digest]
         for key in askers:
             self._ready(key)
+
+
+def _parsed(resources: Mapping[str, Resource], model: type[T]) -> dict[str, T]:
+    """One that cannot be read is left out: it is reported on itself, and its graphs are not ready for it."""
+    found = {name: parse_resource(_object(resource))[0] for name, resource in resources.items()}
+    return {name: one for name, one in found.items() if isinstance(one, model)}
 
 
 def _object(resource: Resource) -> dict[str, Any]:
@@ -259,6 +250,7 @@ class CheckedCompiler:
                 known_graphs=known.get("TaskGraph", ()),
                 known_agents=known.get("Agent", ()),
                 known_servers=known.get("MCPServer", ()),
+                shared=True,
                 checker=checker,
             )
         finally:

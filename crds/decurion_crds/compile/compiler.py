@@ -18,7 +18,7 @@ from decurion_crds.compile.refs import Around, Module, check_resources
 from decurion_crds.compile.report import Positions, Report
 from decurion_crds.compile.resolve import resolve
 from decurion_crds.compile.size import check_size
-from decurion_crds.compile.templates import check_templates
+from decurion_crds.compile.templates import check_schemas, check_templates
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.expressions.check import Checker
 from decurion_crds.findings import CompileFailed, Finding
@@ -56,6 +56,7 @@ def compile_graph(
     known_agents: Iterable[str] = (),
     positions: Positions | None = None,
     open: frozenset[str] = frozenset(),
+    shared: bool = False,
     checker: Checker,
 ) -> Compilation:
     """Compiles one graph with the models, tool servers, agents and other graphs that it names (name in the graph →
@@ -64,6 +65,7 @@ def compile_graph(
     `graphs` may hold more than it refers to. What is wrong in one of them is told at its own place.
     `known_llms`, `known_graphs`, `known_servers`, `known_agents` are names beside those given that a misspelt one may
     have meant.
+    `shared` says that more graphs than those given may use its schemas, as on a cluster.
     `open` are templates whose input is inferred (`loader.Hoisted`). `positions` says where values of the resource were
     written. Nothing is run but the type checker. Raises
     `CheckFailed` when the checker gives no answer, which says nothing about the graph.
@@ -80,7 +82,9 @@ def compile_graph(
     )
     resolve(Module(graph, positions, open), draft, Around(graphs, sorted(known_graphs)), report)
     orders = {name: order_scope(scope, report) for name, scope in draft.scopes.items()}
-    check_templates(graph, (module.graph for module in graphs.values()), draft, report)
+    check_templates(draft, report)
+    if not shared:
+        check_schemas(graph, (module.graph for module in graphs.values()), report)
     check_graph_tools(draft, report)
     check_resources(draft, report)
     for name, scope in draft.scopes.items():

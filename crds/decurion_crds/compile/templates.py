@@ -22,14 +22,11 @@ _MARK = len("!output")
 _CALL = len("#turn-1000.1000")
 
 
-def check_templates(graph: TaskGraph, others: Iterable[TaskGraph], draft: GraphDraft, report: Report) -> None:
-    """Recursion, size and use of templates, and of schemas, which `others` may use too. A way back is cut, so that what
-    comes next sees no circle.
-    """
+def check_templates(draft: GraphDraft, report: Report) -> None:
+    """Recursion, size and use of templates. A way back is cut, so that what comes next sees no circle."""
     _check_recursion(draft, report)
     _Sizes(draft, report).check()
     _check_use(draft, report)
-    _check_schemas(graph, others, report)
 
 
 def _inner(scope: ScopeDraft) -> list[tuple[NodeDraft, Use]]:
@@ -37,8 +34,8 @@ def _inner(scope: ScopeDraft) -> list[tuple[NodeDraft, Use]]:
 
 
 def _check_recursion(draft: GraphDraft, report: Report) -> None:
-    """A template or graph that runs itself, directly or not, has no end. Each circle is told once, and cut; so are those
-    that lie too many inside one another.
+    """A template or graph that runs itself, directly or not, has no end. Each circle is told once, and cut, and so is
+    what lies too deep.
     """
 
     def walk(scope: ScopeDraft, path: tuple[str, ...], uses: tuple[Use, ...]) -> None:
@@ -170,8 +167,10 @@ def _check_use(draft: GraphDraft, report: Report) -> None:
             report.add("UNUSED", scope.spot, message, severity="warning")
 
 
-def _check_schemas(graph: TaskGraph, graphs: Iterable[TaskGraph], report: Report) -> None:
-    """Warns of shared schemas that are never used, unless one may be meant where a schema was refused."""
+def check_schemas(graph: TaskGraph, graphs: Iterable[TaskGraph], report: Report) -> None:
+    """Warns of shared schemas that none of the graphs uses, unless one may be meant where a schema is
+    refused.
+    """
     if any(finding.code == "SCHEMA" for finding in report.findings):
         return
     spec = graph.to_json()["spec"]
