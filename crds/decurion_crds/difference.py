@@ -147,10 +147,13 @@ def _nodes(title: str, old: Scope, new: Scope) -> Iterator[Difference]:
     gone = [node for node in old.nodes if node.name not in new.by_name]
     come = [node for node in new.nodes if node.name not in old.by_name]
     renamed: dict[str, str] = {}
+    known = [(one.name, one.kind, _node_fields(one)) for one in gone]
     for node in come:
-        same = next((one for one in gone if one.name not in renamed.values() and _alike(one, node)), None)
+        fields = _node_fields(node)
+        alike = (name for name, kind, other in known if kind == node.kind and not _edits(other, fields, ""))
+        same = next((name for name in alike if name not in renamed.values()), None)
         if same is not None:
-            renamed[node.name] = same.name
+            renamed[node.name] = same
     displaced = _displaced([n.name for n in old.nodes if n.name in new.by_name], [n.name for n in new.nodes])
     for node in old.nodes:
         if node.name in new.by_name:
@@ -168,11 +171,6 @@ def _nodes(title: str, old: Scope, new: Scope) -> Iterator[Difference]:
         at = [node.name for node in new.nodes].index(name)
         place = f"behind {new.nodes[at - 1].name}" if at else "to the beginning"
         yield Difference(title, "node", name, "moved", f"{place}, which decides the order of merging")
-
-
-def _alike(old: Node, new: Node) -> bool:
-    """Whether a node is another one under a new name."""
-    return not [edit for edit in node_edits(old, new) if edit.part != "order"]
 
 
 def _displaced(old: Sequence[str], new: Sequence[str]) -> list[str]:
