@@ -24,6 +24,8 @@ _CARRIED = ("template", "ref", "bind", "body")
 _PROMPTED = ("llm", "agent")
 _FIXED = "the new block gives a fixed value; write what computes it"
 _LINE = 88
+_SMALL = 100
+"""The longest text and list of an example."""
 
 
 class ChoiceNeeded(InputError):
@@ -274,9 +276,9 @@ def _example(schema: Mapping[str, Any]) -> Json:
             inner = schema.get("properties", {})
             return {name: _example(inner.get(name, {})) for name in inner if name in schema.get("required", ())}
         case "array":
-            return [_example(schema.get("items", {}))] * int(schema.get("minItems", 0))
+            return [_example(schema.get("items", {}))] * min(int(schema.get("minItems", 0)), _SMALL)
         case "string":
-            return "x" * int(schema.get("minLength", 0))
+            return "x" * min(int(schema.get("minLength", 0)), _SMALL)
         case "integer":
             return int(schema.get("minimum", 0))
         case "number":

@@ -150,6 +150,9 @@ spec:
     - {name: count, input: {rows: {type: array}}, output: {many: {type: integer}}}
     - {name: measure, input: {rows: {type: array}}, output: {many: {type: integer}}}
 """
+MOST = (
+    "{v: {type: array, minItems: 1000000000000, items: {type: integer}}, w: {type: string, minLength: 1000000000000}}"
+)
 ASK = """      llm: {ref: fast, prompt: "How many?", system: Count.}
 """
 
@@ -229,3 +232,21 @@ def test_approvals_and_bodies_in_place_are_no_blocks_to_move(tmp_path: Path) -> 
     file = parts(tmp_path, PARTS.replace(ASK, body))
     done = told(file, "ask", "code")
     assert (done.exit_code, "decurion graph fmt --flat" in done.stderr) == (2, True), done.stderr
+
+
+def test_fields_of_any_name_and_bounds_beyond_reason_are_written(tmp_path: Path) -> None:
+    text = GRAPH.replace("output: {topic: {enum: [outage, other]}}", 'output: {"a: b #c": {type: string}}')
+    text = text.replace("{topic: nodes.read.output.topic}", "{topic: nodes.read.output}")
+    file = tmp_path / "g.yaml"
+    file.write_text(text.replace("BLOCK", '          code: |\n            v = "x"\n            {"a: b #c": v}'))
+    done = told(file, "one.read", "transform")
+    assert (done.exit_code, '"a: b #c": ' in file.read_text()) == (0, True), done.output
+
+
+def test_an_example_of_bounds_beyond_reason_is_of_its_type(tmp_path: Path) -> None:
+    file = parts(tmp_path, PARTS.replace("output: {many: {type: integer}}\n  output", f"output: {MOST}\n  output", 1))
+    file.write_text(file.read_text().replace("many: nodes.ask.output.many", "many: nodes.ask.output.v"))
+    done = told(file, "ask", "transform")
+    assert done.exit_code == 0, done.output
+    assert f'v: "{[0] * 100}"' in file.read_text()
+    assert f"w: \"'{'x' * 100}'\"" in file.read_text()

@@ -77,6 +77,16 @@ def test_known_names_are_the_only_ones(tmp_path: Path) -> None:
     assert problems(schema, changed(llm={"ref": "fsat", "prompt": "x"})) != []
 
 
+def test_files_in_the_middle_of_being_written_hold_the_names_that_they_have(tmp_path: Path) -> None:
+    (tmp_path / "graph.yaml").write_text(
+        "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\n"
+        "spec: {templates: 5, nodes: [{name: first, transform: }]}\n"
+    )
+    done = CliRunner().invoke(app, ["schema", "--graph", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert '"first"' in done.stdout
+
+
 NOT_SEEN = {
     "names/node-twice": "two items of one name",
     "order/join-any": "a field that goes with one value of another",

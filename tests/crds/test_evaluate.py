@@ -104,7 +104,7 @@ async def test_a_path_that_one_expression_reads_whole_is_not_cut_for_another(eva
         ("input.text.k", "input.text is a str, which has no field k"),
         ("nodes.skipped.output.k + 1", "reads a field of None"),
         ("{1, 2}", "sorted"),
-        ("float('nan')", "nan"),
+        ("float('nan')", "nan, which is no JSON number; write one, or None where that may stand"),
         ("float('inf')", "inf"),
         ("10 ** 30", "2\\^53"),
         ("{1: 2}", "keys are strings"),

@@ -137,6 +137,7 @@ def test_what_is_right_is_accepted(checker: Checker, src: str, due: Schema) -> N
         ("'a' in state.rows[0].unit", B, "EXPR-NONE", 1, "state.rows[0].unit may be None here"),
         ("len(state.rows[0].unit)", INT, "EXPR-NONE", 5, "state.rows[0].unit may be None here"),
         ("[c for c in input.maybe]", array(ROW), "EXPR-NONE", 13, "input.maybe may be None here"),
+        ("None.x", S, "EXPR-NONE", 1, "None has no fields and cannot be computed with; write the value that is meant"),
         ("input.maybe[0].id", S, "EXPR-NONE", 1, "input.maybe may be None here"),
         ("[r for r in state.rows if r.unit > 'a']", array(ROW), "EXPR-NONE", 27, "r.unit may be None here"),
         ("next((r for r in state.rows if r.id == 'a'), None).id", S, "EXPR-NONE", 1, "may be None here"),
