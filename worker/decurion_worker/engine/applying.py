@@ -141,8 +141,8 @@ class Applying:
     def _given_up(self, scope: ScopeState, name: str, record: Record) -> None:
         base = base_of(record.path)
         scope.calls.pop(name, None)
-        self._then.races.given_up(base)
-        self._state.results.forget_opened(base, but=record.path)
+        units = self._then.races.given_up(base)
+        self._state.results.forget_opened(base, but=record.path, units=units)
         self._then.end_node(scope, name, NodeStatus.SKIPPED, record, None)
 
     def _ended(self, scope: ScopeState, name: str, record: Record, failure: Failure | None) -> None:

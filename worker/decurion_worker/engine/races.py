@@ -10,6 +10,7 @@ that ends well after them leaves nothing.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from decurion_ledger import Record
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 UNDER = ("[", "/", "!", "@")
 """What may follow a node's path in that of something which belongs to it."""
+OWN = ("!writes", "!otherwise", "!race")
+"""What may follow it in keys of tasks and decisions of a node that opened nothing."""
 
 
 class Races:
@@ -93,20 +96,21 @@ class Races:
         path = f"{scope.path}/{name}"
         scope.lost.add(name)
         scope.outputs[name] = None
-        self._forget_work(scope, path)
-        if scope.status[name] is NodeStatus.OPEN:
+        opens = name in scope.opened
+        self._forget_work(scope, path, opens=opens)
+        if opens:
             self._forget_below(scope, path)
         asked = scope.asked.pop(name, None)
         if asked is not None:
             self._state.approvals.drop(asked.path)
-        for key in [key for key in self._state.decisions if _is_at(key, path)]:
+        for key in _at(self._state.decisions, path, opens=opens):
             del self._state.decisions[key]
         lost = GiveUp(scope, name, f"{path}!otherwise" if path in self._state.results else path)
         self._state.decisions[lost.path] = lost
 
-    def _forget_work(self, scope: ScopeState, path: str) -> None:
+    def _forget_work(self, scope: ScopeState, path: str, *, opens: bool) -> None:
         state = self._state
-        for key in [key for key in state.out if _is_at(key, path)]:
+        for key in _at(state.out, path, opens=opens):
             task = state.out.pop(key)
             state.abandoned.append(key)
             if task.scope == scope.path:
@@ -128,10 +132,12 @@ class Races:
             for asked in inner.asked.values():
                 state.approvals.drop(asked.path)
 
-    def given_up(self, base: str) -> None:
-        """The record that says that a node was given up: what was below it does not count."""
-        for at in [at for at in self._state.given_up if _is_at(at, base)]:
+    def given_up(self, base: str) -> bool:
+        """The record that says that a node was given up: what was below it does not count. Whether anything was."""
+        below = [at for at in self._state.given_up if _is_at(at, base)]
+        for at in below:
             self._state.given_up.pop(at).forget()
+        return bool(below)
 
 
 def losers(scope: ScopeState, name: str) -> list[str]:
@@ -174,6 +180,15 @@ def _discard(scope: ScopeState, name: str) -> None:
     scope.outputs[name] = None
     for written in scope.writes.values():
         written.pop(name, None)
+
+
+def _at(keys: Collection[str], path: str, *, opens: bool) -> list[str]:
+    """The keys of a node that may have opened something. Of one that has not there are few: none is searched for among
+    those of all branches of a map.
+    """
+    if opens:
+        return [key for key in keys if _is_at(key, path)]
+    return [key for key in (path, *(f"{path}{mark}" for mark in OWN)) if key in keys]
 
 
 def _is_at(path: str, base: str) -> bool:
