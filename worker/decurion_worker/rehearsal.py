@@ -103,7 +103,7 @@ def alone(graph: CompiledGraph, path: str, snapshot: Mapping[str, Json]) -> tupl
     fakes = [_fake(name, scope.by_name[name]) for name in scoped.nodes]
     order = (*(fake.name for fake in fakes), own.name)
     before = tuple(name for name in order[:-1] if any(_reads_node(read, name) for read in own.reads))
-    own = own.model_copy(update={"after": before, "control": (), "choice": None, "parents": before})
+    own = own.model_copy(update={"after": before, "control": (), "choice": None, "join": None, "parents": before})
     root = Scope(
         inputSchema={"type": "object"},
         channels=scoped.channels(),
