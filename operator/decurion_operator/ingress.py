@@ -78,9 +78,12 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
+    """What a driver runs, and the cursor of its changes as it said so; 0 of one that does not tell."""
+
     id: str
     incarnation: str
     runs: frozenset[str]
+    cursor: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,12 @@ class Ingress:
         if not isinstance(rows, list):
             raise PoolUnavailable("The pool's answer to GET /drivers is not of its protocol: check spec.url.")
         return tuple(
-            Driver(str(row["id"]), str(row.get("incarnation", "")), frozenset(map(str, row.get("runs") or ())))
+            Driver(
+                str(row["id"]),
+                str(row.get("incarnation", "")),
+                frozenset(map(str, row.get("runs") or ())),
+                row["cursor"] if isinstance(row.get("cursor"), int) else 0,
+            )
             for row in rows
             if isinstance(row, dict) and "id" in row
         )

@@ -72,6 +72,8 @@ class PoolLink:
         self._backoff = Backoff(base=settings.backoff_seconds, cap=15.0)
         self._watch: asyncio.Task[None] | None = None
         self._followers: dict[str, asyncio.Task[None]] = {}
+        self._followed: dict[str, tuple[str, int]] = {}
+        """By driver, the incarnation and cursor of the last changes that came."""
         self._storing: dict[str, asyncio.Lock] = {}
         self._wanted = asyncio.Event()
 
@@ -112,6 +114,17 @@ class PoolLink:
                     await self.ingress.live(driver, uids=uids, cluster=cluster, leader_epoch=leader_epoch)
             except PoolError as error:
                 logger.warning("driver %s of %s/%s was not told the live runs: %s", driver, *self.key[1:], error)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all that had changed when the drivers were looked at has come: a run that was on no list by then
+        may have ended, which is on its way, and is not lost.
+        """
+        return not any(self._behind(driver) for driver in self.view.drivers.values())
+
+    def _behind(self, driver: Driver) -> bool:
+        incarnation, cursor = self._followed.get(driver.id, ("", 0))
+        return incarnation == driver.incarnation and cursor < driver.cursor
 
     def forget(self, uid: str) -> None:
         self.projections.pop(uid, None)
@@ -158,6 +171,7 @@ class PoolLink:
             self._on_run(uid)
         for gone in self._followers.keys() - self.view.drivers.keys():
             self._followers.pop(gone).cancel()
+            self._followed.pop(gone, None)
         for new in self.view.drivers.keys() - self._followers.keys():
             name = f"the poll of {new} of {self.key.namespace}/{self.key.name}"
             self._followers[new] = asyncio.ensure_future(
@@ -194,8 +208,12 @@ class PoolLink:
                 # Another process: it has none of the runs that the last one had, and says so when it is asked.
                 self.look()
             failures, cursor, incarnation = 0, changes.cursor, changes.incarnation
+            behind = not self.caught_up
+            self._followed[driver] = incarnation, cursor
             for uid, projection in changes.runs.items():
                 self.projections[uid] = projection
                 if not self._on_run(uid):
                     del self.projections[uid]
+            if behind and self.caught_up:
+                self._on_view(self.key)
             await asyncio.sleep(COALESCE_SECONDS)

@@ -327,7 +327,7 @@ def _listed(run: Resource, memory: _Memory, link: PoolLink | None) -> bool | Non
     if run.uid in link.view.listed:
         return True
     opened = memory.opened_at if memory.opened_at is not None else float("-inf")
-    return False if link.view.asked_at > opened else None
+    return False if link.view.asked_at > opened and link.caught_up else None
 
 
 def _how(run: Resource) -> str:

@@ -69,6 +69,9 @@ class FakePool:
         self.running = asyncio.Event()
         """Cleared, every call hangs."""
         self.running.set()
+        self.telling = asyncio.Event()
+        """Cleared, no answer to who asks for changes leaves."""
+        self.telling.set()
         self._changed = asyncio.Condition()
         self._version = 0
         self._closing = False
@@ -106,6 +109,7 @@ class FakePool:
         """Let every call that hangs or waits go."""
         self._closing = True
         self.running.set()
+        self.telling.set()
         async with self._changed:
             self._changed.notify_all()
 
@@ -242,6 +246,7 @@ class FakePool:
                 "id": driver,
                 "incarnation": f"{driver}.{self.incarnations[driver]}",
                 "runs": [r.uid for r in self.runs.values() if r.driver == driver and not r.ended],
+                "cursor": max((r.version for r in self.runs.values() if r.driver == driver), default=0),
             }
             for driver in self.drivers
         ]
@@ -269,6 +274,7 @@ class FakePool:
                     lambda: bool(news()) or self._closing or f"{driver}.{self.incarnations[driver]}" != incarnation
                 )
         await self.running.wait()
+        await self.telling.wait()
         return JSONResponse({"incarnation": incarnation, "cursor": self._version, "runs": news()})
 
     def _end_later(self, name: str) -> None:

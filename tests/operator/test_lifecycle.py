@@ -131,6 +131,27 @@ async def test_the_ttl_of_a_run_that_a_gitops_tool_tracks_is_ignored(cluster: An
         assert await cluster.exists("TaskGraphRun", "one")
 
 
+async def test_a_run_whose_end_is_on_its_way_is_not_opened_again(
+    cluster: Any, pool: Any, operate: Any, until: Any
+) -> None:
+    async with operate(poll_seconds=30.0, pool_seconds=30.0):
+        await cluster.set_up(pool)
+        await cluster.start("one")
+        await cluster.until_status("TaskGraphRun", "one", phase="Running")
+        pool.telling.clear()
+        await pool.finish("one")
+        looks = pool.count("drivers")
+
+        async def looked() -> bool:
+            return bool(pool.count("drivers") >= looks + 4)
+
+        await until(looked, what="four looks at the drivers, on whose lists the run is no more")
+        assert pool.count("open") == 1
+        pool.telling.set()
+        await cluster.until_status("TaskGraphRun", "one", phase="Succeeded")
+        assert pool.count("open") == 1
+
+
 async def test_a_refused_input_fails_the_run_with_the_finding(cluster: Any, pool: Any, operate: Any) -> None:
     finding = {"code": "FIELD-MISSING", "path": "input.n", "message": "n is missing; add it."}
     pool.refuse_open = (400, {"error": "BadInput", "message": "The input does not fit.", "findings": [finding]})

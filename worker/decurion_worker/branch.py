@@ -18,6 +18,7 @@ from decurion_crds.expressions import ExpressionFailed
 from decurion_ledger import Record
 from decurion_worker.calls import with_calls
 from decurion_worker.context import Execution, RunContext
+from decurion_worker.engine.causes import still_due
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.scopes import UNBOUNDED
 from decurion_worker.errors import ExpressionFailure, TimedOut, WorkError
@@ -149,12 +150,12 @@ class LeafScope:
         ready = [self._scope.by_name[name] for name in self._scope.order if left.get(name) == 0]
         running: dict[asyncio.Task[bool], Node] = {}
         try:
-            while (ready and not self._now.failures) or running:
+            while (ready := self._startable(ready)) or running:
                 if len(ready) == 1 and not running:
                     node = ready.pop()
                     ended = [(node, await self._node(node))]
                 else:
-                    while ready and not self._now.failures:
+                    while ready:
                         node = ready.pop(0)
                         running[asyncio.create_task(self._node(node))] = node
                     finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -165,6 +166,13 @@ class LeafScope:
         finally:
             for task in running:
                 task.cancel()
+
+    def _startable(self, ready: list[Node]) -> list[Node]:
+        """Of what is ready all, but after a failure only what might be the cause in its place."""
+        if not self._now.failures:
+            return ready
+        due = still_due(self._scope, failed=self._now.failures, ended=self._now.ends)
+        return [node for node in ready if node.name in due]
 
     def _released(self, node: Node, left: dict[str, int]) -> list[Node]:
         released = []

@@ -76,7 +76,12 @@ class DriverCalls:
     async def list(self) -> list[dict[str, Json]]:
         driver = self._driver
         runs = sorted(driver.sessions)
-        who = {"id": driver.name, "incarnation": driver.incarnation, "pid": os.getpid()}
+        who = {
+            "id": driver.name,
+            "incarnation": driver.incarnation,
+            "pid": os.getpid(),
+            "cursor": driver.changes.cursor,
+        }
         return [{**who, "runners": driver.runner_names(), "runs": runs}]
 
     async def changes(self, driver: str, *, since: int, incarnation: str, wait: float) -> dict[str, Json]:

@@ -170,7 +170,7 @@ def _node_phase(scope: ScopeState, name: str, status: NodeStatus) -> str:
         case NodeStatus.OPEN:
             opened = scope.opened.get(name)
             return "Waiting" if name in scope.asked or (opened is not None and opened.rests) else "Running"
-        case NodeStatus.READY if not scope.halted and not scope.ended:
+        case NodeStatus.READY if not scope.halts(name) and not scope.ended:
             return "Running"
         case _:
             return "Pending"

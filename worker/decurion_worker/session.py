@@ -350,7 +350,8 @@ class RunSession:
             while self.facts.state_hash is None:
                 await self._wake.wait()
                 self._wake.clear()
-                while await self._step():
+                # What came in while the close was written came too late.
+                while self.facts.state_hash is None and await self._step():
                     pass
         except Fenced as error:
             self._end(f"Fenced: {error}")

@@ -156,7 +156,7 @@ class Applying:
             self._then.end_node(scope, name, NodeStatus.SKIPPED, record, None)
         elif rule == "otherwise" and instead:
             self._then.end_node(scope, name, NodeStatus.OK, record, None)
-        elif rule == "otherwise" and not scope.halted:
+        elif rule == "otherwise" and not scope.halts(name):
             scope.status[name] = NodeStatus.OPEN
             scope.cores[name] = (record.path, record.core_hash)
             self._state.offers.push(scope, "otherwise", name)

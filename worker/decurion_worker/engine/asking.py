@@ -22,7 +22,7 @@ class Asking:
         record, path = applied.record, f"{scope.path}/{name}"
         scope.status[name] = NodeStatus.OPEN
         scope.cores[name] = (record.path, record.core_hash)
-        if not scope.halted and not self._then.ending.is_over(scope.path):
+        if not scope.halts(name) and not self._then.ending.is_over(scope.path):
             asked = Asked(
                 path=path,
                 home=scope,

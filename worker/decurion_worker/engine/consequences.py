@@ -55,8 +55,11 @@ class Consequences:
             if scope.before is not None:
                 self._pass_over(scope, name)
             else:
+                scope.keep()
                 self.halt(scope)
         else:
+            if scope.failures:
+                scope.keep()
             if racing is not None:
                 self.races.ended(scope, name, failure)
             for follower in scope.plan.followers[name]:
@@ -76,12 +79,13 @@ class Consequences:
                 self._pass_over(scope, follower)
 
     def halt(self, scope: ScopeState) -> None:
-        """Nothing new starts in this scope or below it: end what has nothing running, from the inside out."""
-        for asked in scope.asked.values():
-            self._state.approvals.drop(asked.path)
-        scope.asked.clear()
+        """Nothing new starts in this scope or below it, but for what is kept: end what has nothing running, from the
+        inside out.
+        """
+        for name in [name for name in scope.asked if scope.halts(name)]:
+            self._state.approvals.drop(scope.asked.pop(name).path)
         for opened in list(scope.opened.values()):
-            if opened.path in self._state.opened:
+            if opened.path in self._state.opened and scope.halts(opened.node.name):
                 self.halt_opened(opened)
         self.settle(scope)
 

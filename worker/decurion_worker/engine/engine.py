@@ -172,11 +172,12 @@ class Engine:
                 self.state.root.ended = self.state.root.running == 0
                 return self.state.root.ended
             case Decide(asked=asked):
-                return not self._then.ending.is_over(asked.path) and not asked.home.halted and not asked.home.ended
+                over = self._then.ending.is_over(asked.path) or asked.home.halts(asked.node.name)
+                return not over and not asked.home.ended
             case RaceWon(scope=scope, name=name):
                 return stands(scope, name) and not self._then.ending.is_over(scope.path)
             case RaceLost(scope=scope, name=name) | GiveUp(scope=scope, name=name):
-                over = self._then.ending.is_over(scope.path) or scope.halted or scope.ended
+                over = self._then.ending.is_over(scope.path) or scope.halts(name) or scope.ended
                 return not over and not scope.status[name].terminal
             case _:
                 return True
@@ -251,7 +252,7 @@ class Engine:
         if kind in ("join", "round") and scope.opened[name].stopped:
             self._then.settle_opened(scope.opened[name])
             return None
-        if scope.halted:
+        if scope.halts(name):
             self._then.settle(scope)
             return None
         due = NodeStatus.READY if kind == "node" else NodeStatus.OPEN

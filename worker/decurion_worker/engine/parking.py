@@ -14,7 +14,7 @@ from decurion_worker.engine.scopes import NodeStatus, Opened, ScopeState
 
 def rests(scope: ScopeState) -> bool:
     """Whether nothing in a scope can go on before somebody decides."""
-    if scope.ended or scope.finishing or scope.halted:
+    if scope.ended or scope.finishing or scope.halted or scope.kept:
         return False
     waits = False
     for name, status in scope.status.items():

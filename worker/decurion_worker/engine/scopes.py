@@ -19,6 +19,7 @@ from decurion_crds.wide import ItemRef, ListRef, WideDict, has_refs
 from decurion_ledger import Record, branch_key
 from decurion_ledger.lists import LIST_LIMIT
 from decurion_worker.engine.approvals import Asked
+from decurion_worker.engine.causes import NOBODY, still_due
 from decurion_worker.engine.rounds import Best
 from decurion_worker.errors import TimedOut
 from decurion_worker.failure import Failure
@@ -96,11 +97,12 @@ class ScopePlan:
     """What a scope's definition says about order, worked out once for all its instances.
 
     `joins` are the nodes for which others race, `racing` says of these for which. A race counts as one that is waited
-    for.
+    for. `asking` are the nodes that ask people, themselves or in what they open.
     """
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, *, asking: frozenset[str] = NOBODY) -> None:
         self.scope = scope
+        self.asking = asking
         self.joins = {n.name: n.join for n in scope.nodes if n.join is not None}
         self.racing = {racer: name for name, join in self.joins.items() for racer in join.racers}
         self.waits: dict[str, int] = {n.name: len(n.after) for n in scope.nodes}
@@ -146,6 +148,8 @@ class ScopeState:
     running: int = 0
     left: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
+    kept: frozenset[str] = NOBODY
+    """Nodes that go on though something failed."""
     finishing: bool = False
     """Its output expressions are due, or being evaluated."""
     ended: bool = False
@@ -196,16 +200,44 @@ class ScopeState:
 
         What was given up since something else failed is not the cause of anything.
         """
-        causes = {name: f for name, f in self.failures.items() if f.code != ABANDONED} or self.failures
+        causes = self._causes or self.failures
         if not causes:
             return None
         order = {node.name: i for i, node in enumerate(self.scope.nodes)}
         return causes[min(causes, key=lambda name: order.get(name, len(order)))]
 
     @property
+    def _causes(self) -> dict[str, Failure]:
+        return {name: failure for name, failure in self.failures.items() if failure.code != ABANDONED}
+
+    @property
+    def _told(self) -> bool:
+        """Whether a run that succeeds may hold why this scope failed."""
+        owner = self.owner
+        if owner is None:
+            return False
+        if owner.node.map is not None:
+            return owner.node.map.tolerate.allows(1, owner.total)
+        return owner.node.on_failure != "fail" or owner.home._told
+
+    def keep(self) -> None:
+        """Work out what goes on though something failed. Who wins a race depends on time, and so nothing does there."""
+        causes = self._causes
+        if causes and self._told and not self.plan.joins:
+            ended = {name for name, status in self.status.items() if status.terminal}
+            self.kept = still_due(self.scope, failed=causes, ended=ended, asking=self.plan.asking)
+        else:
+            self.kept = NOBODY
+
+    @property
     def halted(self) -> bool:
         """Nothing new starts in here: something failed, in this scope or around it."""
-        failed = bool(self.failures) and self.before is None
+        failed = bool(self.failures) and self.before is None and not self.kept
+        return failed or (self.owner is not None and self.owner.stopped)
+
+    def halts(self, name: str) -> bool:
+        """Whether nothing new starts of a node: something failed around it, and it is not to go on all the same."""
+        failed = bool(self.failures) and self.before is None and name not in self.kept
         return failed or (self.owner is not None and self.owner.stopped)
 
     def start(self) -> tuple[tuple[str, str], ...]:
@@ -310,7 +342,7 @@ class Opened:
     @property
     def stopped(self) -> bool:
         """No branch starts any more: too many failed, its time is over, or something around the map failed."""
-        return self.timed_out or self.over_tolerance or self.home.halted
+        return self.timed_out or self.over_tolerance or self.home.halts(self.node.name)
 
     @property
     def seconds(self) -> float | None:

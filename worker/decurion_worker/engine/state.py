@@ -8,6 +8,7 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
 from decurion_worker.engine.actions import Decision, Outcome, Task
 from decurion_worker.engine.approvals import Approvals
+from decurion_worker.engine.causes import asking_nodes
 from decurion_worker.engine.offers import Offers
 from decurion_worker.engine.results import Results
 from decurion_worker.engine.scopes import BranchStatus, Opened, RunTime, ScopePlan, ScopeState
@@ -42,7 +43,8 @@ class EngineState:
         """Tasks that were taken, by key."""
         self.abandoned: list[str] = []
         """Keys of tasks that nobody needs any more: whoever holds them is told, and they are given back."""
-        self.plans = {name: ScopePlan(scope) for name, scope in graph.templates.items()}
+        asking = asking_nodes(graph)
+        self.plans = {name: ScopePlan(scope, asking=asking[name]) for name, scope in graph.templates.items()}
         self.offers = Offers()
         self.decisions: dict[str, Decision] = {}
         self.root = ScopeState(path="", plan=ScopePlan(graph.root), input=input, depth=0)
