@@ -185,10 +185,10 @@ class Writer:
                 lines += [f'with: {{k: "({given}) % 7"}}', f"loop: {{{block}}}"]
                 instead = '{v: "-1", pad: "\'\'", iterations: "0"}'
             case "approval":
-                # Nobody answers: each is decided when its time is over.
+                # Where there is a time nobody answers, so that it decides; else somebody does.
                 fallible, decided = False, self.pick(["approve", "reject"])
-                block = f"message: 'Go on?', timeoutSeconds: {self.pick([1, 60])}, onTimeout: {decided}"
-                lines.append(f"approval: {{{block}, onReject: continue}}")
+                timed = f", timeoutSeconds: {self.pick([1, 60])}, onTimeout: {decided}" if self.chance(2) else ""
+                lines.append(f"approval: {{message: 'Go on?'{timed}, onReject: continue}}")
                 read = f"((1 if nodes.{name}.output.approved else 2) if nodes.{name}.output else 0)"
                 instead = '{approved: "False"}'
             case "graph":

@@ -15,13 +15,14 @@ end is held to the same state. One seed in eight is also cancelled after a rando
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from draw import Writer
 from plain_python import PlainPython
@@ -31,7 +32,10 @@ from decurion_crds.compiled import CompiledGraph, Scope
 from decurion_crds.loader import load_text
 from decurion_crds.v1alpha1 import TaskGraph
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
+from decurion_worker.approving import Answer
 from decurion_worker.driver import Driver
+from decurion_worker.engine import Asked
+from decurion_worker.errors import RunLetGo
 from decurion_worker.executors import LocalExecutor
 from decurion_worker.opening import OpenRequest
 from decurion_worker.runner import RunnerSettings
@@ -42,6 +46,8 @@ from virtual_time import in_virtual_time
 HEAD = "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\nspec:\n"
 PATIENCE = 3600.0
 """Virtual seconds in which a run has to end."""
+TIMED = frozenset({"timer_fired", "approval_given"})
+"""Records that hold what depends on time: what it decided, or when somebody did."""
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
 ENDED = frozenset({"Succeeded", "Failed", "Skipped", "Cancelled", "NotRun"})
 _stores = itertools.count()
@@ -103,7 +109,7 @@ async def _checked(graph: CompiledGraph, chance: random.Random, *, sweep: bool, 
     _check_log(graph, whole)
     body = whole.body
     cuts = range(len(body) + 1) if sweep else [chance.randint(0, len(body)), len(body)]
-    timed = _raced(graph) or any(record.type == "timer_fired" for record in body)
+    timed = _raced(graph) or any(record.type in TIMED for record in body)
     for cut in cuts:
         same = cut == len(body) or not timed
         await _resumed(
@@ -119,7 +125,8 @@ async def _cancelled(graph: CompiledGraph, given: dict[str, Any], *, after: int,
     store = open_store(f"memory://soak-{next(_stores)}")
     async with _Pool(store, chance, runners=2, branches=chance.choice([1, 5])) as driver:
         session = await driver.open_run(_request(graph=graph, input=given))
-        while session.facts.committed <= after and not session.ended.is_set():
+        # One that waits for people gets no further; it is cancelled there.
+        while session.facts.committed <= after and not (session.ended.is_set() or session.engine.awaiting):
             await asyncio.sleep(0.001)
         session.cancel(chance.choice(["Cancel", "CancelAndFinally", "Stop"]))
         await _end_of(session)
@@ -196,13 +203,26 @@ def _now() -> datetime:
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=asyncio.get_running_loop().time())
 
 
+def _answer(asked: Asked) -> Answer:
+    """What is decided by where it is asked, whoever has the run."""
+    decision: Literal["Approve", "Reject"] = "Approve" if len(asked.path) % 2 else "Reject"
+    return Answer(asked.request, asked.request, asked.digest, decision, "somebody")
+
+
 async def _ended(driver: Driver, **more: Any) -> RunSession:
     return await _end_of(await driver.open_run(_request(**more)))
 
 
 async def _end_of(session: RunSession) -> RunSession:
+    """The session once it has ended. While the run waits for people, what has no time of its own is decided."""
     async with asyncio.timeout(PATIENCE):
-        await session.ended.wait()
+        while not session.ended.is_set():
+            if session.engine.awaiting:
+                for asked in [one for one in session.engine.approvals.pending() if one.block.timeout_seconds is None]:
+                    # The run may end, or be left, while somebody decides.
+                    with contextlib.suppress(RunLetGo):
+                        await session.answer(_answer(asked))
+            await asyncio.sleep(0.05)
     if session.why:
         raise Violated(f"the session ended early: {session.why}")
     return session

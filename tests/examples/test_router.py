@@ -62,7 +62,7 @@ def test_kubectl_applies_the_folder_as_it_stands() -> None:
                 "mood": "annoyed",
                 "refund": 0.0,
                 "reply": "Open your account, choose Addresses, and write the new one there.",
-                "steps": ["the letter wants: answer", "answered in 11 words"],
+                "steps": ["the letter wants: answer"],
             },
             {"/explain/draft", "/explain/shorten", "/explain!open", "/explain!output", "/explain"},
         ),

@@ -94,12 +94,7 @@ async def _see_through(
     while not session.ended.is_set():
         cursor = driver.changes.cursor
         progress(session.projection())
-        # The time of a request counts from when its record stands: nobody leaves before.
-        if (
-            cancel is None
-            and session.engine.awaiting
-            and all(timed.due is not None for timed in session.engine.timed())
-        ):
+        if cancel is None and session.engine.awaiting:
             pending = list(session.engine.approvals.pending())
             if not await people(pending, session.answer):
                 raise RunWaits(request.run, pending[0].path, pending[0].message, len(pending) - 1)

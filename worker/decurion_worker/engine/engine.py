@@ -85,11 +85,16 @@ class Engine:
 
     @property
     def awaiting(self) -> bool:
-        """Whether the run as a whole waits for people, and for nothing else."""
+        """Whether the run as a whole waits for people, and for nothing else.
+
+        Only once every time that runs has its end in the log: whoever leaves a run that waits knows when to return.
+        """
         state = self.state
         if state.quiet or state.out or state.decisions or not state.approvals:
             return False
-        return not state.offers.pending and rests(state.final or state.root)
+        if state.offers.pending or not rests(state.final or state.root):
+            return False
+        return all(timed.due is not None for timed in self.timed())
 
     @property
     def form(self) -> str | None:
