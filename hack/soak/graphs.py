@@ -46,6 +46,10 @@ from virtual_time import in_virtual_time
 HEAD = "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\nspec:\n"
 PATIENCE = 3600.0
 """Virtual seconds in which a run has to end."""
+SWEPT = 60
+"""Records at most of a run that is cut off at each of them: the work grows with the square of their number."""
+FARTHER = 10_000_000
+"""From the seed of a graph that is too large for that to the next one that is tried."""
 TIMED = frozenset({"timer_fired", "approval_given"})
 """Records that hold what depends on time: what it decided, or when somebody did."""
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
@@ -93,19 +97,29 @@ def drawn(seed: int, checker: Checker, *, deepest: int) -> CompiledGraph:
 
 
 def check(seed: int, checker: Checker, *, sweep: bool) -> int:
-    """Check what the seed draws; how many records its run has. Raises `Violated`."""
-    graph = drawn(seed, checker, deepest=1 if sweep else 3)
+    """Check what the seed draws; how many records its run has. Raises `Violated`.
+
+    With `sweep` it is cut off at each of its records, of which there are few then.
+    """
+    chance = random.Random(seed)
+    graphs = itertools.count(seed, FARTHER) if sweep else iter([seed])
     try:
-        return in_virtual_time(_checked(graph, random.Random(seed), sweep=sweep, cancel=seed % 8 == 3))
+        for number in graphs:
+            graph = drawn(number, checker, deepest=1 if sweep else 3)
+            given = {"k": chance.randrange(7)}
+            whole = in_virtual_time(_whole(graph, given, chance, runners=1, branches=64))
+            if not sweep or len(whole.log) <= SWEPT:
+                break
+        return in_virtual_time(_checked(graph, given, whole, chance, sweep=sweep, cancel=seed % 8 == 3))
     except Violated as error:
         raise Violated(f"seed {seed}: {error}") from None
     except TimeoutError:
         raise Violated(f"seed {seed}: the run does not end") from None
 
 
-async def _checked(graph: CompiledGraph, chance: random.Random, *, sweep: bool, cancel: bool) -> int:
-    given = {"k": chance.randrange(7)}
-    whole = await _whole(graph, given, chance, runners=1, branches=64)
+async def _checked(
+    graph: CompiledGraph, given: dict[str, Any], whole: Whole, chance: random.Random, *, sweep: bool, cancel: bool
+) -> int:
     _check_log(graph, whole)
     body = whole.body
     cuts = range(len(body) + 1) if sweep else [chance.randint(0, len(body)), len(body)]
