@@ -31,9 +31,13 @@ DecurionError
     ├── ValueMissing              a record does not hold the value that is asked for
     ├── ValueTooWide              the lists of a value exceed what one evaluation may load
     ├── RecordTooLarge            a record exceeds a segment
+    ├── WorkspaceTooLarge         a workspace exceeds its quota
+    ├── WorkspaceBusy             files of a folder change while they are read
     └── DuplicatePath             two results at one path
 InputError (and LedgerError)
 ├── BadPath, BadKey, BadRunId, BadStoreUri
+├── BadTree                       a file that no workspace may hold
+├── OutOfScope                    a path that a node may not read or write
 ├── NotJson                       a value that JSON cannot hold
 └── MissingExtra                  an optional library is not installed
 
@@ -281,6 +285,31 @@ class RecordTooLarge(LedgerError):
         return f"the record at {self.path} exceeds {self.limit} bytes ({self.size}); keep its values in blobs."
 
 
+class WorkspaceTooLarge(LedgerError):
+    """`what` is counted: bytes, files or folders above a file."""
+
+    def __init__(self, what: str, found: int, limit: int) -> None:
+        super().__init__(what, found, limit)
+        self.what = what
+        self.found = found
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"the workspace would have {self.found} {self.what}, more than its limit of {self.limit}; write less, or "
+            "raise the limit."
+        )
+
+
+class WorkspaceBusy(LedgerError):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"the file {self.path} changes while it is read; end what writes it, then scan again."
+
+
 class DuplicatePath(LedgerError):
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -303,6 +332,14 @@ class _BadInput(InputError, LedgerError):
 
 
 class BadPath(_BadInput):
+    pass
+
+
+class BadTree(_BadInput):
+    pass
+
+
+class OutOfScope(_BadInput):
     pass
 
 

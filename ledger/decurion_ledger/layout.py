@@ -42,6 +42,11 @@ def blob_key(sha256: str) -> str:
     return f"{BLOBS}{sha256[:2]}/{sha256}"
 
 
+def pack_key(run: str, pack: str) -> str:
+    """Where a pack of a run's workspaces lies: it is kept, copied and removed with the run."""
+    return f"{run_prefix(run)}packs/{pack}"
+
+
 def run_of(key: str) -> str | None:
     """The run id in a key under `runs/`; None for keys that belong to no run."""
     parts = key.split("/")

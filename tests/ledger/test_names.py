@@ -7,11 +7,12 @@ import pytest
 
 import decurion_ledger
 import decurion_ledger.stores
+import decurion_ledger.workspace
 from decurion_crds.errors import DecurionError, InputError
 from decurion_ledger import errors
 
 
-@pytest.mark.parametrize("package", [decurion_ledger, decurion_ledger.stores])
+@pytest.mark.parametrize("package", [decurion_ledger, decurion_ledger.stores, decurion_ledger.workspace])
 def test_the_public_names_are_those_that_the_package_imports(package) -> None:
     imported = {
         name for name, value in vars(package).items() if not name.startswith("_") and not inspect.ismodule(value)
@@ -31,6 +32,8 @@ FIELDS = {
     errors.ValueTooWide: (9, 8),
     errors.RecordTooLarge: ("/a", 9, 8),
     errors.DuplicatePath: ("/a",),
+    errors.WorkspaceTooLarge: ("files", 9, 8),
+    errors.WorkspaceBusy: ("a",),
 }
 ABSTRACT = {errors.LedgerError, errors._BadInput}
 CONCRETE = [

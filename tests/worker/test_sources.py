@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cluster.s3 import S3Server
+from decurion_crds.globs import Glob
 from decurion_ledger import open_store
 from decurion_worker.errors import SourceChanged, SourceMissing, SourceRefused
-from decurion_worker.globs import Glob
 from decurion_worker.sources import Sources
 from others_objects import Bucket
 

@@ -11,12 +11,12 @@ from urllib.parse import quote, unquote, urlsplit
 
 from decurion_crds.canonical import Json
 from decurion_crds.errors import InputError
+from decurion_crds.globs import Glob
 from decurion_ledger import Store
 from decurion_ledger.errors import AccessDenied, BucketMissing, NotFound, StoreError
 from decurion_ledger.stores import OthersKeys
 from decurion_worker.errors import SourceChanged, SourceMissing, SourceRefused
 from decurion_worker.folders import Listed, digest_of, files_below, hidden
-from decurion_worker.globs import Glob
 
 MAX_BYTES = 256 * 1024 * 1024
 """The largest source that is read, in bytes."""
