@@ -52,7 +52,8 @@ def _one(given: argparse.Namespace) -> int:
 
     done = records = sweeps = violations = 0
     with Checker() as checker:
-        for seed in seeds(given.first, given.seeds, jobs=given.jobs, job=given.job):
+        mine = seeds(given.first, given.seeds, jobs=given.jobs, job=given.job, sweep_every=given.sweep_every)
+        for seed in mine:
             sweep = seed % given.sweep_every == 0
             try:
                 records += check(seed, checker, sweep=sweep)

@@ -19,7 +19,6 @@ import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -317,6 +316,9 @@ def _before(scope: Scope, one: str, other: str) -> bool:
     return False
 
 
-def seeds(first: int, count: int, *, jobs: int, job: int) -> Iterator[int]:
-    """The seeds of one of `jobs` processes."""
-    return iter(range(first + job, first + count, jobs))
+def seeds(first: int, count: int, *, jobs: int, job: int, sweep_every: int) -> list[int]:
+    """The seeds of one of `jobs` processes: to each the same share of the long ones, which come first, and the rest."""
+    numbers = range(first, first + count)
+    swept = [seed for seed in numbers if seed % sweep_every == 0]
+    others = [seed for seed in numbers if seed % sweep_every]
+    return swept[job::jobs] + others[job::jobs]
