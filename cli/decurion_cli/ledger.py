@@ -22,6 +22,14 @@ LedgerOption = Annotated[
     str,
     typer.Option("--ledger", envvar="DECURION_LEDGER", help="The ledger: a folder, or s3://bucket/prefix."),
 ]
+RootKeyOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--root-key",
+        envvar="DECURION_ROOT_KEY",
+        help="Public keys, as PEM, of who may appoint drivers: every segment must be signed by such a driver.",
+    ),
+]
 OutputOption = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="Form of the answer.")]
 
 
@@ -93,18 +101,26 @@ def verify(
         ),
     ] = None,
     ledger: LedgerOption = LEDGER,
+    root_key: RootKeyOption = None,
+    output: OutputOption = "text",
 ) -> None:
-    """Check that ledgers are whole and unchanged: one line for each problem, exit 1 when there is one."""
-    from decurion_cli.records import verify_runs
+    """Check that ledgers are whole and unchanged, and with --root-key that appointed drivers wrote them.
+
+    One line for each problem, exit 1 when there is one. Nothing but the ledger and the key is needed."""
+    from decurion_cli.trust import as_text, report_to_json, root_keys, verify_runs
 
     place, rest = _where(where or [], ledger)
-    results = _do(verify_runs(place, rest[0] if rest else ""))
-    for name, problems in results.items():
-        for problem in problems:
-            typer.echo(f"{name}: {problem}")
-        if not problems:
-            typer.echo(f"{name}: ok (unsigned)")
-    if not results:
+    _exists(place)
+    with exits():
+        roots = root_keys(root_key or [])
+    reports = _do(verify_runs(place, rest[0] if rest else "", roots))
+    if not reports:
         fail(f"{place} holds no run: check the place, or start one with `decurion run`", RUN_FAILED)
-    if any(results.values()):
+    if output == "json":
+        rows = [report_to_json(name, report) for name, report in reports.items()]
+        typer.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+    else:
+        for name, report in reports.items():
+            typer.echo("\n".join(as_text(name, report, roots)))
+    if any(report.problems for report in reports.values()):
         raise typer.Exit(RUN_FAILED)

@@ -8,7 +8,7 @@ import orjson
 
 from decurion_crds.errors import InputError
 from decurion_crds.wide import summary
-from decurion_ledger import Record, open_store, read_log, unpack, verify
+from decurion_ledger import Record, open_store, read_log, unpack
 from decurion_ledger import list_runs as stored_runs
 from decurion_ledger.errors import LogCorrupt, ValueMissing
 
@@ -60,9 +60,14 @@ async def show_node(ledger: str, run: str, path: str) -> dict[str, Any]:
     found: list[tuple[int, Record]] = []
     near: list[str] = []
     wanted = {path, f"{path}!open", f"{path}!join"}
+    signatures: dict[int, str] = {}
+    signature = ""
     async for slot, record in read_log(store, run):
+        if record.type == "fence":
+            signature = _signature(record)
         if record.path in wanted:
             found.append((slot, record))
+            signatures[slot] = signature
         elif record.path.startswith(path) and len(near) < 5:
             near.append(record.path)
     if not found:
@@ -70,8 +75,14 @@ async def show_node(ledger: str, run: str, path: str) -> dict[str, Any]:
     return {
         "run": run,
         "path": path,
-        "records": [await _shown(store, slot, record) for slot, record in found],
+        "records": [{**await _shown(store, slot, record), "signature": signatures[slot]} for slot, record in found],
     }
+
+
+def _signature(fence: Record) -> str:
+    """Who signed what follows a fence, as the fence says; `decurion ledger verify --root-key` says whether it is so."""
+    certificate = fence.envelope.get("certificate")
+    return f"of a driver appointed by {certificate['issuer']}" if isinstance(certificate, dict) else "unsigned"
 
 
 async def _shown(store: Any, slot: int, record: Record) -> dict[str, Any]:
@@ -110,10 +121,3 @@ def describe(node: dict[str, Any]) -> str:
             else:
                 lines.append(f"  {name}: {value}")
     return "\n".join(lines)
-
-
-async def verify_runs(ledger: str, run: str) -> dict[str, list[str]]:
-    """The problems of one run, or of every run, as sentences."""
-    store = open_store(ledger)
-    runs = [run] if run else await stored_runs(store)
-    return {name: [str(problem) for problem in await verify(store, name)] for name in runs}

@@ -4,13 +4,15 @@ from decurion_ledger.final_state import final_state_hash
 from decurion_ledger.path import ROOT, LedgerPath, Step, branch_key
 from decurion_ledger.reader import SlotReader, find, list_runs, read_log
 from decurion_ledger.record import Record, RecordType, core_hash, decode, encode, make_core, record_hash
+from decurion_ledger.signing import Certificate, Signer, SigningKey, public_keys, public_pem
 from decurion_ledger.stores import Credentials, Store, open_store
 from decurion_ledger.values import Values, pack, unpack, vhash
-from decurion_ledger.verifier import Problem, verify
+from decurion_ledger.verifier import Problem, Report, examine, verify
 from decurion_ledger.writer import LogWriter, Observer, Opened, Settings
 
 __all__ = [
     "ROOT",
+    "Certificate",
     "Credentials",
     "LedgerPath",
     "LogWriter",
@@ -19,7 +21,10 @@ __all__ = [
     "Problem",
     "Record",
     "RecordType",
+    "Report",
     "Settings",
+    "Signer",
+    "SigningKey",
     "SlotReader",
     "Step",
     "Store",
@@ -28,12 +33,15 @@ __all__ = [
     "core_hash",
     "decode",
     "encode",
+    "examine",
     "final_state_hash",
     "find",
     "list_runs",
     "make_core",
     "open_store",
     "pack",
+    "public_keys",
+    "public_pem",
     "read_log",
     "record_hash",
     "unpack",

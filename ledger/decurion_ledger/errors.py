@@ -35,7 +35,7 @@ DecurionError
     ├── WorkspaceBusy             files of a folder change while they are read
     └── DuplicatePath             two results at one path
 InputError (and LedgerError)
-├── BadPath, BadKey, BadRunId, BadStoreUri
+├── BadPath, BadKey, BadRunId, BadStoreUri, BadKeyFile
 ├── BadTree                       a file that no workspace may hold
 ├── OutOfScope                    a path that a node may not read or write
 ├── NotJson                       a value that JSON cannot hold
@@ -352,6 +352,10 @@ class BadRunId(_BadInput):
 
 
 class BadStoreUri(_BadInput):
+    pass
+
+
+class BadKeyFile(_BadInput):
     pass
 
 

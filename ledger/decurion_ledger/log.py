@@ -9,6 +9,7 @@ from decurion_ledger.errors import LogCorrupt
 from decurion_ledger.layout import slot_key
 from decurion_ledger.record import Record, RecordType
 from decurion_ledger.segment import Header, Segment, start_hash
+from decurion_ledger.signing import Certificate
 
 
 class Tail:
@@ -49,11 +50,7 @@ class Tail:
             elif record.type == RecordType.CLOSE:
                 self.closed = True
         owner = self._owner
-        if owner is None or (header.epoch, header.driver, header.nonce) != (
-            owner.epoch,
-            owner.driver,
-            owner.nonce,
-        ):
+        if owner is None or _writer(header) != _writer(owner):
             raise LogCorrupt(where, f"driver {header.driver} wrote with epoch {header.epoch} that it does not own")
         self.next += 1
         self.head = segment.hash
@@ -75,6 +72,9 @@ class Tail:
         epoch, leader = record.envelope.get("epoch"), record.envelope.get("leader_epoch")
         if not isinstance(epoch, int) or not isinstance(leader, int) or epoch <= self.epoch or epoch != header.epoch:
             raise LogCorrupt(where, f"a fence has epoch {epoch} after {self.epoch}")
+        certificate = record.envelope.get("certificate")
+        if (certificate["key"] if isinstance(certificate, dict) else "") != header.key:
+            raise LogCorrupt(where, "a fence has not the certificate of the key of its segment")
         self._owner = header
         self.epoch = epoch
         self.leader_epoch = leader
@@ -82,6 +82,13 @@ class Tail:
         self.fences += 1
 
 
-def fence(epoch: int, leader_epoch: int, driver: str) -> Record:
-    """The record by which a driver takes the log."""
-    return Record.event(RecordType.FENCE, "/", {"epoch": epoch, "leader_epoch": leader_epoch, "driver_id": driver})
+def fence(epoch: int, leader_epoch: int, driver: str, certificate: Certificate | None = None) -> Record:
+    """The record by which a driver takes the log. `certificate` is that of its key."""
+    envelope = {"epoch": epoch, "leader_epoch": leader_epoch, "driver_id": driver}
+    if certificate is not None:
+        envelope["certificate"] = certificate.to_json()
+    return Record.event(RecordType.FENCE, "/", envelope)
+
+
+def _writer(header: Header) -> tuple[int, str, str, str]:
+    return header.epoch, header.driver, header.nonce, header.key

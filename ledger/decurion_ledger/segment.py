@@ -1,15 +1,21 @@
 """Segments: the bytes of one slot.
 
-    magic "decurion" | u32 length | header, canonical JSON frames            zstd, each of at most 64 KiB of
-    records or of one longer record; a line feed ends each record frame table       per frame: u64 offset, u32
-    stored length, u32 raw length index             per record: 16 bytes path hash, u32 frame, u32 offset and
-    u32 length in it, 32 bytes record hash trailer           u64 offset of the frame table, u32 frames, u32
-    records, magic segment hash      32 bytes, SHA-256 of all bytes before it under the domain segment/v0
+    magic            "decurion"
+    u32 length       of the header
+    header           canonical JSON: format, run, slot, epoch, driver, nonce, key, previous, root, count, content
+    signature        64 bytes, Ed25519, where the header names a key
+    frames           zstd, each of at most 64 KiB of records or of one longer record; a line feed ends each record
+    frame table      per frame: u64 offset, u32 stored length, u32 raw length
+    index            per record: 16 bytes path hash, u32 frame, u32 offset and u32 length in it, 32 bytes record hash
+    trailer          u64 offset of the frame table, u32 frames, u32 records, magic
+    segment hash     32 bytes, SHA-256 of header and signature under the domain segment/v0
 
 Integers are big-endian. The index is sorted by path hash, then by position. Each frame can be read alone, so
 that with the tail of a segment one ranged request finds a record. The header holds the Merkle root (domain
-records/v0) of the record hashes in order, and the hash of the previous segment. This is format 0; it may
-change until it is named 1.
+records/v0) of the record hashes in order, the hash of the previous segment, and the hash (domain content/v0) of
+all bytes from the first frame to the trailer. So header and signature stand for all of it: with them, and with
+the hashes beside the way to the root, one record is proved. What is signed is the header under the domain
+signature/v0. This is format 0; it may change until it is named 1.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ import hashlib
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -27,6 +33,7 @@ import zstandard
 from decurion_crds.canonical import canonical, digest, merkle_root
 from decurion_ledger.errors import RecordTooLarge, SegmentCorrupt
 from decurion_ledger.record import Record, decode, encode, record_hash
+from decurion_ledger.signing import SIGNATURE_BYTES, SigningKey
 
 FORMAT = 0
 MAGIC = b"decurion"
@@ -34,6 +41,8 @@ MAX_RECORDS = 5_000
 MAX_BYTES = 4 * 1024 * 1024
 FRAME_BYTES = 64 * 1024
 LEVEL = 3
+SIGNED = "signature/v0"
+"""The domain under which a header is signed."""
 
 _LENGTH = struct.Struct(">I")
 _FRAME = struct.Struct(">QII")
@@ -53,16 +62,20 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Who wrote the segment, where it belongs, what it holds. Hashes are hex; `nonce` is the writer's own."""
+    """Who wrote the segment, where it belongs, what it holds. Hashes are hex; `nonce` is the writer's own, `key` its
+    public key, in hex, or empty where it has none.
+    """
 
     run: str
     slot: int
     epoch: int
     driver: str
     nonce: str
+    key: str
     previous: str
     root: str
     count: int
+    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +112,40 @@ def start_hash(run: str) -> str:
 
 
 def build(
-    records: Sequence[Encoded], *, run: str, slot: int, epoch: int, driver: str, nonce: str, previous: str
+    records: Sequence[Encoded],
+    *,
+    run: str,
+    slot: int,
+    epoch: int,
+    driver: str,
+    nonce: str,
+    previous: str,
+    key: SigningKey | None = None,
 ) -> tuple[Header, bytes]:
     """The header and the bytes of the segment of these records, at most `MAX_RECORDS` and `MAX_BYTES` of
-    them.
+    them, signed by `key`.
     """
     root = merkle_root("records/v0", [r.hash for r in records])
-    fields = Header(run, slot, epoch, driver, nonce, previous, root, len(records))
-    header = canonical({"format": FORMAT, **asdict(fields)})
+    public = key.public if key is not None else ""
+    fields = Header(run, slot, epoch, driver, nonce, public, previous, root, len(records), content="0" * 64)
+    # The offsets in the tables are those in the segment; the length of the header does not depend on its values.
+    before = len(MAGIC) + _LENGTH.size + len(_stored(fields)) + (SIGNATURE_BYTES if key is not None else 0)
+    content = _content(records, before)
+    fields = replace(fields, content=digest("content/v0", content))
+    header = _stored(fields)
+    signature = key.sign(SIGNED, header) if key is not None else b""
+    end = bytes.fromhex(digest("segment/v0", header, signature))
+    return fields, b"".join((MAGIC, _LENGTH.pack(len(header)), header, signature, content, end))
+
+
+def _stored(header: Header) -> bytes:
+    return canonical({"format": FORMAT, **asdict(header)})
+
+
+def _content(records: Sequence[Encoded], offset: int) -> bytes:
+    """Frames, tables and trailer; `offset` is the place of the first frame in the segment."""
     compress = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True).compress
-    parts = [MAGIC, _LENGTH.pack(len(header)), header]
-    offset = sum(map(len, parts))
-    table, index = [], []
+    parts, table, index = [], [], []
     for number, frame in enumerate(_frames(records)):
         raw = b"".join(r.data + b"\n" for r in frame)
         stored = compress(raw)
@@ -125,8 +160,7 @@ def build(
     parts += table
     parts += (_ENTRY.pack(*entry) for entry in index)
     parts.append(_TRAILER.pack(offset, len(table), len(index), MAGIC))
-    body = b"".join(parts)
-    return fields, body + bytes.fromhex(digest("segment/v0", body))
+    return b"".join(parts)
 
 
 def segment_hash(data: bytes) -> str:
@@ -135,11 +169,15 @@ def segment_hash(data: bytes) -> str:
 
 
 def parse(data: bytes, where: str) -> Segment:
-    """The segment of these bytes, all hashes inside it checked. Raises `SegmentCorrupt`, naming `where`."""
-    if digest("segment/v0", data[:-_HASH_BYTES]) != segment_hash(data):
-        raise SegmentCorrupt(where, "the bytes do not have the hash at their end")
+    """The segment of these bytes, all hashes inside it checked; not the signature, which is `verify`'s to check. Raises
+    `SegmentCorrupt`, naming `where`.
+    """
     try:
-        header = _header(data)
+        header, signed, start = _header(data)
+        if digest("segment/v0", *signed) != segment_hash(data):
+            raise ValueError("header and signature do not have the hash at its end")
+        if digest("content/v0", data[start:-_HASH_BYTES]) != header.content:
+            raise ValueError("the bytes do not have the hash in the header")
         lines = list(_lines(data))
     except (ValueError, KeyError, TypeError, struct.error, zstandard.ZstdError) as e:
         raise SegmentCorrupt(where, f"not a segment of format {FORMAT} ({e})") from e
@@ -245,15 +283,19 @@ def _frames(records: Sequence[Encoded]) -> Iterator[list[Encoded]]:
         yield frame
 
 
-def _header(data: bytes) -> Header:
+def _header(data: bytes) -> tuple[Header, tuple[bytes, bytes], int]:
+    """The header, the bytes of header and signature, and where the frames begin."""
     if data[: len(MAGIC)] != MAGIC:
         raise ValueError("the magic is missing")
     (length,) = _LENGTH.unpack_from(data, len(MAGIC))
     start = len(MAGIC) + _LENGTH.size
-    fields: dict[str, Any] = orjson.loads(data[start : start + length])
+    stored = data[start : start + length]
+    fields: dict[str, Any] = orjson.loads(stored)
     if fields.pop("format") != FORMAT:
         raise ValueError("another format")
-    return Header(**fields)
+    header = Header(**fields)
+    end = start + length + (SIGNATURE_BYTES if header.key else 0)
+    return header, (stored, data[start + length : end]), end
 
 
 def _lines(data: bytes) -> Iterator[bytes]:

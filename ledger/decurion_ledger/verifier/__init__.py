@@ -1,0 +1,15 @@
+"""The verifier: whether what is stored for a run is a log that a correct writer could have left, and who wrote it.
+
+It shares no code with the writer: segments are parsed, trees, value hashes and signatures computed here from the
+description of the format (see `segment`, `record`, `values`, `signing`), so that a fault there does not verify itself.
+
+It finds every change of a stored byte, every object that is missing, moved or copied from another run, every breach
+of the rules of ownership and of one result a path, a log that ends before its `final` says, and with a root key every
+segment that was not written by a driver which its holder had appointed for this run. Alone it cannot find that the
+newest slots of an open run are missing, nor, without a root key, a log that was rewritten whole, `final` included.
+"""
+
+from decurion_ledger.verifier.audit import examine, verify
+from decurion_ledger.verifier.problem import INVARIANTS, Problem, Report
+
+__all__ = ["INVARIANTS", "Problem", "Report", "examine", "verify"]

@@ -1,0 +1,136 @@
+"""Values that stand outside their record: blobs, and the chunks of wide lists."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from decurion_ledger.errors import NotFound
+from decurion_ledger.stores.port import Store
+from decurion_ledger.verifier.form import tree
+from decurion_ledger.verifier.hashes import named_lists, stored_hash
+
+UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+_AT_ONCE = 16
+_OTHER_BYTES = "its bytes do not have the length and SHA-256 by which it is named"
+
+
+async def optional(store: Store, key: str) -> bytes | None:
+    try:
+        return await store.get(key)
+    except NotFound:
+        return None
+
+
+def blob_key(sha256: str) -> str:
+    return f"blobs/{sha256[:2]}/{sha256}"
+
+
+@dataclass(slots=True)
+class Blobs:
+    """`blobs` and `lists` were named and not fetched yet. `tell` takes a finding: code, key, one sentence."""
+
+    tell: Callable[[str, str, str], None]
+    blobs: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    lists: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)
+
+    def name(self, value: str, sha256: str, size: int, record: str) -> None:
+        """A record in the object `record` names this blob for the value whose hash is `value`."""
+        self.blobs[blob_key(sha256)] = (value, size, record)
+
+    def name_lists(self, stored: Any) -> None:
+        self.lists.update({index: (count, root, size) for index, count, root, size in named_lists(stored)})
+
+    async def check(self, store: Store) -> None:
+        """Fetch and check what was named since the last call."""
+        named = list(self.blobs.items())
+        self.blobs.clear()
+        for start in range(0, len(named), _AT_ONCE):
+            some = named[start : start + _AT_ONCE]
+            found = await asyncio.gather(*(optional(store, key) for key, _ in some))
+            for (key, (name, size, record)), data in zip(some, found, strict=True):
+                self._blob(key, data, name, size, record)
+        while self.lists:
+            index, (count, root, size) = self.lists.popitem()
+            if index not in self.checked:
+                self.checked.add(index)
+                await self._list_at(store, index, count, root, size)
+
+    def _blob(self, key: str, data: bytes | None, name: str, size: int, record: str) -> None:
+        stored = self._content(key, data, size, f"a record in {record} names it")
+        if stored is _NONE:
+            return
+        try:
+            self.name_lists(stored)
+            found = stored_hash(stored)
+        except UNREADABLE as e:
+            self.tell("BLOB", key, f"it holds no stored form of a value ({e})")
+            return
+        if found != name:
+            self.tell("VALUE-HASH", key, f"it does not hold the value that a record in {record} names")
+
+    async def _list_at(self, store: Store, index: str, count: int, root: str, size: int) -> None:
+        try:
+            await self._list(store, index, count, root, size)
+        except UNREADABLE as e:
+            self.tell("LIST", blob_key(index), f"it, or a chunk of it, is of another form ({e})")
+
+    async def _list(self, store: Store, index: str, count: int, root: str, size: int) -> None:
+        key = blob_key(index)
+        found = self._content(key, await optional(store, key), None, _BY_LIST)
+        if found is _NONE:
+            return
+        if (found["count"], found["root"], found["bytes"]) != (count, root, size):
+            self.tell("LIST", key, "it is not the index of the list that names it")
+            return
+        leaves: list[bytes] = []
+        whole = True
+        for sha, length in found["chunks"]:
+            chunk = await self._chunk(store, blob_key(sha), length)
+            whole = whole and chunk is not None
+            leaves += chunk or []
+        if whole and (len(leaves) != count or tree("list/v1", leaves).hex() != root):
+            self.tell("LIST", key, "its chunks do not hold the items whose count and root it names")
+
+    async def _chunk(self, store: Store, key: str, length: int) -> list[bytes] | None:
+        """The hashes of its items, None when some are missing."""
+        entries = self._content(key, await optional(store, key), length, _BY_LIST)
+        if entries is _NONE:
+            return None
+        leaves: list[bytes] = []
+        whole = True
+        for entry in entries:
+            if isinstance(entry, list):
+                stored = entry[0]
+            else:
+                far = blob_key(entry["blob"])
+                stored = self._content(far, await optional(store, far), entry["bytes"], _BY_LIST)
+            if stored is _NONE:
+                whole = False
+                continue
+            self.name_lists(stored)
+            leaves.append(bytes.fromhex(stored_hash(stored)))
+        return leaves if whole else None
+
+    def _content(self, key: str, data: bytes | None, length: int | None, by: str) -> Any:
+        """What a blob holds; `_NONE`, and a finding, when it is missing or has other bytes."""
+        if data is None:
+            self.tell("BLOB-MISSING", key, by)
+        elif (length is not None and len(data) != length) or hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:
+            self.tell("BLOB", key, _OTHER_BYTES)
+        else:
+            try:
+                return orjson.loads(data)
+            except ValueError:
+                self.tell("BLOB", key, "it holds no JSON")
+        return _NONE
+
+
+_NONE: Any = object()
+_BY_LIST = "a wide list names it"

@@ -1,0 +1,105 @@
+"""The format, read on its own: hashes, trees, and the parts of a segment."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+import zstandard
+
+HEADER: Mapping[str, type] = {
+    "format": int,
+    "run": str,
+    "slot": int,
+    "epoch": int,
+    "driver": str,
+    "nonce": str,
+    "key": str,
+    "previous": str,
+    "root": str,
+    "count": int,
+    "content": str,
+}
+
+
+class Sealed(NamedTuple):
+    """A segment whose hashes hold: its header, what is signed, the signature, and where its frames begin and end."""
+
+    header: dict[str, Any]
+    stored: bytes
+    signature: bytes
+    start: int
+    hash: bytes
+
+
+def sealed(data: bytes) -> Sealed:
+    """Raises `ValueError`, `KeyError`, `TypeError` or `struct.error` for what is no segment, or is changed."""
+    if data[:8] != b"decurion":
+        raise ValueError("the magic is missing")
+    (length,) = struct.unpack_from(">I", data, 8)
+    stored, start = data[12 : 12 + length], 12 + length
+    header = orjson.loads(stored)
+    if not isinstance(header, dict) or {name: type(value) for name, value in header.items()} != HEADER:
+        raise ValueError("the header has other members")
+    if orjson.dumps(header, option=orjson.OPT_SORT_KEYS) != stored:
+        raise ValueError("the header is not in canonical form")
+    signature = data[start : start + 64] if header["key"] else b""
+    start += len(signature)
+    if sha("segment/v0", stored + signature) != data[-32:]:
+        raise ValueError("header and signature do not have the hash at its end")
+    if sha("content/v0", data[start:-32]).hex() != header["content"]:
+        raise ValueError("the bytes do not have the hash in the header")
+    return Sealed(header, stored, signature, start, data[-32:])
+
+
+def content(data: bytes, start: int) -> tuple[list[bytes], list[tuple[bytes, int, int, int, bytes]]]:
+    """Records and index entries (path hash, frame, offset, length, record hash) of a segment whose frames begin at
+    `start`. Raises as `sealed`, or `zstandard.ZstdError`.
+    """
+    if data[-40:-32] != b"decurion":
+        raise ValueError("the magic is missing")
+    at, frames, records = struct.unpack_from(">QII", data, len(data) - 56)
+    if at + 16 * frames + 60 * records + 56 != len(data):
+        raise ValueError("the tables do not fill the place behind the frames")
+    raw = list(_frames(data, start, at, frames))
+    lines = [line for frame in raw for line in frame[:-1].split(b"\n")]
+    index = [struct.unpack_from(">16sIII32s", data, at + 16 * frames + 60 * i) for i in range(records)]
+    for _, frame, offset, size, leaf in index:
+        if sha("record/v0", raw[frame][offset : offset + size]) != leaf:
+            raise ValueError("an index entry does not lead to its record")
+    return lines, index
+
+
+def _frames(data: bytes, start: int, end: int, count: int) -> Iterator[bytes]:
+    for i in range(count):
+        offset, stored, raw = struct.unpack_from(">QII", data, end + 16 * i)
+        if offset != start or raw > 4 * 1024 * 1024:
+            raise ValueError("a frame is not where the one before it ends")
+        frame = zstandard.ZstdDecompressor().decompress(data[offset : offset + stored], max_output_size=raw)
+        if len(frame) != raw or not frame.endswith(b"\n"):
+            raise ValueError("a frame has another length than the table says")
+        start += stored
+        yield frame
+    if start != end:
+        raise ValueError("the frames do not fill the place before the tables")
+
+
+def sha(domain: str, data: bytes) -> bytes:
+    return hashlib.sha256(f"decurion/{domain}\0".encode() + data).digest()
+
+
+def canonical(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def tree(domain: str, leaves: list[bytes]) -> bytes:
+    """The Merkle tree hash of RFC 6962, section 2.1, each hash behind the domain's prefix."""
+    if not leaves:
+        return sha(domain, b"")
+    if len(leaves) == 1:
+        return sha(domain, b"\0" + leaves[0])
+    left = 1 << ((len(leaves) - 1).bit_length() - 1)
+    return sha(domain, b"\1" + tree(domain, leaves[:left]) + tree(domain, leaves[left:]))
