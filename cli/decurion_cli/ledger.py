@@ -45,7 +45,7 @@ def _where(arguments: list[str], ledger: str) -> tuple[str, list[str]]:
     return ledger, arguments
 
 
-def _exists(ledger: str) -> None:
+def exists(ledger: str) -> None:
     """Exit with a sentence where a folder is named that is not there: it must not look like one without runs."""
     with exits():
         folder = Path(unquote(urlsplit(ledger).path) if ledger.startswith("file:") else ledger)
@@ -66,7 +66,7 @@ def ls(
     from decurion_cli.records import list_paths, list_runs
 
     place, rest = _where(where or [], ledger)
-    _exists(place)
+    exists(place)
     rows = _do(list_paths(place, rest[0]) if rest else list_runs(place))
     if output == "json":
         typer.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
@@ -110,7 +110,7 @@ def verify(
     from decurion_cli.trust import as_text, report_to_json, root_keys, verify_runs
 
     place, rest = _where(where or [], ledger)
-    _exists(place)
+    exists(place)
     with exits():
         roots = root_keys(root_key or [])
     reports = _do(verify_runs(place, rest[0] if rest else "", roots))

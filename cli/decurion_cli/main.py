@@ -6,7 +6,22 @@ from importlib.metadata import version as installed_version
 
 import typer
 
-from decurion_cli import approve, diff, fix, fmt, graph, ledger, node, operator, run, schema, storage, validate, worker
+from decurion_cli import (
+    approve,
+    diff,
+    fix,
+    fmt,
+    graph,
+    ledger,
+    ledger_life,
+    node,
+    operator,
+    run,
+    schema,
+    storage,
+    validate,
+    worker,
+)
 
 app = typer.Typer(
     name="decurion",
@@ -21,6 +36,8 @@ app.command("diff")(diff.diff)
 app.command("run")(run.run)
 app.command("schema")(schema.schema)
 app.command("approve")(approve.approve)
+ledger.app.command("copy")(ledger_life.copy)
+ledger.app.command("gc")(ledger_life.gc)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(storage.app, name="storage")
 graph.app.command("fmt")(fmt.fmt)

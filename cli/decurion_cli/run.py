@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -79,6 +80,15 @@ def run(
             help="Run again this path of a run, such as /extract[00003], and all that depends on it; keep the rest.",
         ),
     ] = ("", ""),
+    retention: Annotated[
+        str,
+        typer.Option(
+            "--retention",
+            metavar="AGE",
+            help="How long the run's ledger is kept after its end, such as 90d, whatever `decurion ledger gc` is told "
+            "of others.",
+        ),
+    ] = "",
     run_id: Annotated[str, typer.Option("--run-id", help="Id of the new run; a fresh one by default.")] = "",
     branches: Annotated[int, typer.Option("--branches", min=1, max=4096, help="Branches that run side by side.")] = 256,
     store_patience: Annotated[
@@ -118,6 +128,7 @@ def run(
         given = answers_of(approve or [])
         earlier = _earlier(retry_from, fork_from, resume)
         request, manifests = _request(files or [], graph, input, bind or [], resume, take_over, run_id, earlier)
+        request = _kept(request, retention, resume, manifests if not input else None)
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
     display = RunDisplay(request.run, enabled=not quiet)
     desk = Desk(given, pause=display.paused)
@@ -215,6 +226,18 @@ def _request(
         earlier=earlier,
     )
     return request, manifests
+
+
+def _kept(request: OpenRequest, retention: str, resume: str, manifests: Manifests | None) -> OpenRequest:
+    """The request with how long its ledger is kept: as the option says, else as its TaskGraphRun does."""
+    from decurion_cli.durations import seconds
+
+    if retention and resume:
+        raise InputError("--retention is decided when a run begins: leave it out with --resume")
+    if retention:
+        return replace(request, retention=seconds(retention, "--retention"))
+    found = manifests.run_of(request.name) if manifests is not None and request.graph is not None else None
+    return replace(request, retention=found[1].spec.retention_seconds) if found is not None else request
 
 
 def _earlier(retry_from: str, fork_from: tuple[str, str], resume: str) -> Earlier | None:

@@ -23,6 +23,9 @@ DecurionError
     ├── StaleLeader               the opener was appointed before the one that wrote the log's last fence
     ├── RunNotFound               no log under this run id
     ├── RunClosed                 the log has its close record and takes no more
+    ├── RunOpen                   the log has no close record yet
+    ├── RunDeleted                its retention was over, or somebody deleted it
+    ├── CopyDiffers               another object stands where a copy would be put
     ├── WriterStopped             the writer was stopped by its owner
     ├── LogCorrupt                what is stored breaks the format or the chain
     │   ├── RecordCorrupt
@@ -215,6 +218,39 @@ class RunClosed(LedgerError):
 
     def __str__(self) -> str:
         return f"run {self.run} was closed at slot {self.slot}; start a new run to go on."
+
+
+class RunOpen(LedgerError):
+    def __init__(self, run: str, why: str) -> None:
+        super().__init__(run, why)
+        self.run = run
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"run {self.run} is still open, and {self.why}; let it end, or cancel it, first."
+
+
+class RunDeleted(LedgerError):
+    def __init__(self, run: str, store: str) -> None:
+        super().__init__(run, store)
+        self.run = run
+        self.store = store
+
+    def __str__(self) -> str:
+        return f"run {self.run} was deleted from {self.store}; start a new run, or read it in a copy."
+
+
+class CopyDiffers(LedgerError):
+    def __init__(self, run: str, where: str) -> None:
+        super().__init__(run, where)
+        self.run = run
+        self.where = where
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run}: {self.where} holds other bytes than the run that is copied; name another place, or find "
+            "out with `decurion ledger verify` which of the two is right."
+        )
 
 
 class WriterStopped(LedgerError):

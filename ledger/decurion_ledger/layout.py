@@ -15,6 +15,11 @@ CHECKS = "checks/"
 """Where checks of the store write, and delete what they wrote."""
 FORMAT = "FORMAT"
 """The object that says which format the ledger has; writing it again shows that the store keeps conditions."""
+GC = "gc/"
+"""What the collection of old runs remembers."""
+SWEEPS = "gc/sweeps/"
+"""Blobs that are being deleted, and until when."""
+TOMBS = "gc/runs/"
 MAX_SLOT = 999_999_999_999
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -45,6 +50,19 @@ def blob_key(sha256: str) -> str:
 def pack_key(run: str, pack: str) -> str:
     """Where a pack of a run's workspaces lies: it is kept, copied and removed with the run."""
     return f"{run_prefix(run)}packs/{pack}"
+
+
+def tomb_key(run: str) -> str:
+    """The object that says that the run is deleted, or about to be. It stays for good: a slot that was cleared could be
+    taken again by a driver that slept through it.
+    """
+    run_prefix(run)
+    return f"{TOMBS}{run}"
+
+
+def needs_key(run: str) -> str:
+    """Which blobs a closed run needs; derived from its log."""
+    return f"{run_prefix(run)}needs"
 
 
 def run_of(key: str) -> str | None:

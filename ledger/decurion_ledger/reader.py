@@ -7,8 +7,8 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from decurion_ledger.errors import LogCorrupt, NotFound, RunNotFound
-from decurion_ledger.layout import RUNS, run_of, slot_key
+from decurion_ledger.errors import LogCorrupt, NotFound, RunDeleted, RunNotFound
+from decurion_ledger.layout import RUNS, run_of, slot_key, tomb_key
 from decurion_ledger.log import Tail
 from decurion_ledger.patience import Clock, Patience, SystemClock, patiently
 from decurion_ledger.record import Record
@@ -63,7 +63,21 @@ async def read_log(store: Store, run: str) -> AsyncGenerator[tuple[int, Record],
             for record in segment.records:
                 yield segment.header.slot, record
     if tail.next == 0:
-        raise RunNotFound(run, store.uri)
+        raise await not_there(store, run)
+
+
+async def not_there(store: Store, run: str) -> RunNotFound | RunDeleted:
+    """The error that says why a run has no log."""
+    return RunDeleted(run, store.uri) if await is_deleted(store, run) else RunNotFound(run, store.uri)
+
+
+async def is_deleted(store: Store, run: str, *, patience: Patience = READING, clock: Clock | None = None) -> bool:
+    """Whether the run was deleted, or is about to be."""
+    try:
+        await patiently(lambda: store.head(tomb_key(run)), patience=patience, clock=clock or SystemClock())
+    except NotFound:
+        return False
+    return True
 
 
 async def find(store: Store, run: str, path: str) -> Record | None:
@@ -79,7 +93,7 @@ async def find(store: Store, run: str, path: str) -> Record | None:
         for found in await asyncio.gather(*(_records_at(store, key, path) for key in keys)):
             if found is None:
                 if slot == 0:
-                    raise RunNotFound(run, store.uri)
+                    raise await not_there(store, run)
                 return event
             slot += 1
             for record in found:

@@ -4,6 +4,7 @@ known.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,10 +13,11 @@ from decurion_ledger.errors import (
     Fenced,
     LogCorrupt,
     NotFound,
+    RunDeleted,
     StoreError,
     StoreUnknown,
 )
-from decurion_ledger.layout import slot_key
+from decurion_ledger.layout import slot_key, tomb_key
 from decurion_ledger.patience import REPEATED_WHEN_OPEN, Clock, Patience, patiently
 from decurion_ledger.record import RecordType
 from decurion_ledger.segment import parse
@@ -66,35 +68,46 @@ class Slots:
             raise StoreUnknown(self.run, slot, str(e)) from e
 
     async def find_free(self, slot: int, *, within: float, patience: Patience) -> None:
-        """Return when `slot` was seen free by a request sent at most `within` seconds ago.
+        """Return when `slot` was seen free by a request sent at most `within` seconds ago, and not because the run was
+        closed and collected while this driver slept.
 
-        Raises `Fenced` when it is taken, `StoreUnknown` when patience is over, `Blocked` when somebody must
-        remove the cause.
+        Raises `Fenced` when it is taken, `RunDeleted`, `StoreUnknown` when patience is over, `Blocked` when somebody
+        must remove the cause.
         """
-        key = slot_key(self.run, slot)
         began = self.clock.now()
         while True:
             asked = self.clock.now()
             try:
-                other = await patiently(
-                    lambda: self.store.get(key),
+                other, deleted = await patiently(
+                    lambda: self._look(slot),
                     patience=patience,
                     clock=self.clock,
                     repeated=REPEATED_WHEN_OPEN,
                     waiting=self.waiting,
                 )
-            except NotFound as e:
-                now = self.clock.now()
-                if now - asked <= within:
-                    return
-                if now - began > patience.total:
-                    raise StoreUnknown(self.run, slot, "the store answers too late") from e
             except Blocked:
                 raise
             except StoreError as e:
                 raise StoreUnknown(self.run, slot, str(e)) from e
-            else:
+            if other is not None:
                 raise self.fenced_by(slot, other)
+            if deleted:
+                raise RunDeleted(self.run, self.store.uri)
+            now = self.clock.now()
+            if now - asked <= within:
+                return
+            if now - began > patience.total:
+                raise StoreUnknown(self.run, slot, "the store answers too late")
+
+    async def _look(self, slot: int) -> tuple[bytes | None, bool]:
+        """What stands in `slot`, and whether the run has a tomb."""
+        found, tomb = await asyncio.gather(
+            self.store.get(slot_key(self.run, slot)), self.store.head(tomb_key(self.run)), return_exceptions=True
+        )
+        for answer in (found, tomb):
+            if isinstance(answer, BaseException) and not isinstance(answer, NotFound):
+                raise answer
+        return found if isinstance(found, bytes) else None, not isinstance(tomb, BaseException)
 
     def fenced_by(self, slot: int, other: bytes) -> Fenced:
         """The error that says who wrote `other` into `slot`. Raises `LogCorrupt` when that was nobody who

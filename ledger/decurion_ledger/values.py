@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import math
 import reprlib
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from decurion_crds.wide import (
     mark,
     wide_bytes,
 )
+from decurion_ledger.blobs import keep_blob
 from decurion_ledger.errors import BlobCorrupt, NotFound, NotJson, ValueMissing, ValueTooWide
 from decurion_ledger.layout import blob_key
 from decurion_ledger.lists import CHUNK, FOLDED, LIST_LIMIT, ListBuilder, decode, folded_ref, stored_ref, unfolded
@@ -153,7 +155,16 @@ class Values:
     not sent again; chunks that were read are kept up to 32 MiB.
     """
 
-    def __init__(self, store: Store, run: str, *, patience: Patience | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        *,
+        patience: Patience | None = None,
+        clock: Clock | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._now = now
         self._store = store
         self._run = run
         self._patience = patience or Patience()
@@ -218,9 +229,8 @@ class Values:
                     raise failure
 
     async def _write_one(self, sha: str, raw: bytes) -> None:
-        key = blob_key(sha)
         await patiently(
-            lambda: self._store.put_new(key, raw),
+            lambda: keep_blob(self._store, sha, raw, clock=self._clock, now=self._now),
             patience=self._patience,
             clock=self._clock,
             repeated=REPEATED_WHEN_OPEN,

@@ -28,6 +28,7 @@ from decurion_ledger.errors import (
     LogCorrupt,
     NotFound,
     RunClosed,
+    RunDeleted,
     RunNotFound,
     StaleLeader,
     StoreError,
@@ -36,7 +37,7 @@ from decurion_ledger.errors import (
 from decurion_ledger.layout import final_key, slot_key
 from decurion_ledger.log import Tail, fence
 from decurion_ledger.patience import REPEATED, REPEATED_WHEN_OPEN, Clock, Patience, SystemClock, patiently
-from decurion_ledger.reader import READING, read_segments
+from decurion_ledger.reader import READING, is_deleted, read_segments
 from decurion_ledger.record import Record
 from decurion_ledger.segment import (
     MAX_BYTES,
@@ -198,6 +199,8 @@ class LogWriter:
             if final:
                 raise LogCorrupt(final_key(run), f"the run was closed, but its log ends before slot {tail.next}")
             if tail.next == 0 and begin is None:
+                if await is_deleted(store, run, patience=writer._settings.opening, clock=writer._clock):
+                    raise RunDeleted(run, store.uri)
                 if genesis is None:
                     raise RunNotFound(run, store.uri)
                 begin = genesis()

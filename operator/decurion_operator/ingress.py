@@ -46,6 +46,7 @@ class OpenRequest:
     input_from: Mapping[str, Any] | None = None
     retry_from: str = ""
     fork_from: tuple[str, str] = ("", "")
+    retention: int | None = None
 
     def to_json(self) -> JsonObject:
         source: JsonObject = {"inputFrom": dict(self.input_from)} if self.input_from else {"input": self.input or {}}
@@ -55,6 +56,8 @@ class OpenRequest:
             source["retryFrom"] = {"uid": self.retry_from}
         elif self.fork_from[0]:
             source["forkFrom"] = dict(zip(("uid", "path"), self.fork_from, strict=True))
+        if self.retention is not None:
+            source["retentionSeconds"] = self.retention
         return source | {
             "uid": self.uid,
             "name": self.name,

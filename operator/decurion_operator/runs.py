@@ -289,6 +289,7 @@ class Runs:
                 input_from=spec.get("inputFrom"),
                 retry_from=(spec.get("retryFrom") or {}).get("uid", ""),
                 fork_from=_fork(spec.get("forkFrom") or {}),
+                retention=spec.get("retentionSeconds"),
             )
 
         try:

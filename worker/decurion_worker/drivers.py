@@ -144,6 +144,7 @@ class _Open(BaseModel):
     cluster: str = ""
     scheduledAt: str = ""
     seed: str = ""
+    retentionSeconds: int | None = Field(None, ge=-1)
 
 
 class _Live(BaseModel):
@@ -206,6 +207,7 @@ def open_request(body: Mapping[str, Json]) -> OpenRequest:
         scheduled_at=parsed.scheduledAt,
         seed=parsed.seed,
         earlier=_earlier(parsed),
+        retention=parsed.retentionSeconds,
     )
 
 

@@ -19,10 +19,11 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_crds.values import OutputMismatch, Validator, ValueRefused, normalise
 from decurion_ledger import LogWriter, Record, Values, read_log
 from decurion_ledger.errors import RunNotFound
+from decurion_ledger.reader import is_deleted
 from decurion_worker.bundles import get_bundle
 from decurion_worker.earlier import Earlier, Read, read_earlier, taking_of
 from decurion_worker.engine import Engine
-from decurion_worker.errors import BadInput, LogCorrupt, RunExists
+from decurion_worker.errors import BadInput, EarlierMissing, LogCorrupt, RunExists
 from decurion_worker.projection import RunFacts
 from decurion_worker.records import genesis_record
 from decurion_worker.session import RunSession
@@ -39,7 +40,8 @@ class OpenRequest:
     `leader_epoch` orders those who open a run; `take_over` raises it above the log's. `cluster` is whose live list the
     run is on. Without `graph` and `digest` the run must exist; with `must_be_new` it must not. `base` is the folder of
     relative paths, for a run on a laptop. `earlier` is a run whose results it takes; graph and input are those of that
-    run then, where none are given.
+    run then, where none are given. `retention` are the seconds for which the log is kept after the run's end, -1 for
+    good.
     """
 
     run: str
@@ -57,6 +59,7 @@ class OpenRequest:
     scheduled_at: str = ""
     seed: str = ""
     earlier: Earlier | None = None
+    retention: int | None = None
 
 
 async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
@@ -141,6 +144,8 @@ class _Stalled:
 async def _genesis(driver: Driver, request: OpenRequest) -> Record:
     patience = driver.settings.log.patience
     earlier = await read_earlier(driver.store, request.earlier, patience=patience) if request.earlier else None
+    if earlier is not None and await is_deleted(driver.store, earlier.run, patience=patience):
+        raise EarlierMissing(earlier.run, driver.ledger_uri)
     graph = await _graph_of(driver, request, earlier)
     checked = await _input_of(driver, request, earlier, graph)
     scheduled = request.scheduled_at or driver.now().astimezone(UTC).isoformat(timespec="seconds")
@@ -162,6 +167,7 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
             "namespace": request.namespace,
             "at": driver.now().astimezone(UTC).isoformat(timespec="milliseconds"),
             **({"base": base} if base else {}),
+            **({"retention": request.retention} if request.retention is not None else {}),
             **more,
         },
     )

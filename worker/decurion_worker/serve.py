@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError, InputError
-from decurion_ledger.errors import RunNotFound, StaleLeader, StoreError, StoreRefused, StoreUnknown
+from decurion_ledger.errors import RunDeleted, RunNotFound, StaleLeader, StoreError, StoreRefused, StoreUnknown
 from decurion_worker.errors import (
     BadInput,
     BundleInvalid,
@@ -53,6 +53,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (BundleMissing, 404),
     (RunUnknown, 404),
     (RunNotFound, 404),
+    (RunDeleted, 404),
     (DriverUnknown, 404),
     (StaleLeader, 409),
     (SourceMissing, 422),

@@ -145,13 +145,32 @@ class TaskGraphRunSpec(Model):
         None,
         ge=0,
         le=315_360_000,
-        description="Seconds after the end until the run is deleted; absent, it is kept.",
+        description="Seconds after the end until the run is deleted; absent, it is kept. Its ledger is not.",
+    )
+    retention_seconds: int | None = Field(
+        None,
+        ge=-1,
+        le=3_153_600_000,
+        description="Seconds after the end for which the run's ledger is kept, whatever decurion ledger gc is told of "
+        "others; -1 keeps it for good.",
     )
 
     rules = (
         one_of("input", "inputFrom", required=False),
         one_of("retryFrom", "forkFrom", required=False),
-        *(_immutable(field) for field in ("graph", "input", "inputFrom", "overrides", "pool", "retryFrom", "forkFrom")),
+        *(
+            _immutable(field)
+            for field in (
+                "graph",
+                "input",
+                "inputFrom",
+                "overrides",
+                "pool",
+                "retryFrom",
+                "forkFrom",
+                "retentionSeconds",
+            )
+        ),
         Rule(
             cel="!has(oldSelf.cancel) || "
             "(has(self.cancel) && (self.cancel == oldSelf.cancel || self.cancel == 'Stop'))",

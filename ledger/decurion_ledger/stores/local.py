@@ -141,7 +141,7 @@ class LocalStore:
         status = (self.root / key).stat()
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        return ObjectInfo(key, status.st_size)
+        return ObjectInfo(key, status.st_size, modified=status.st_mtime)
 
     def _delete(self, key: str) -> None:
         target = self.root / key
@@ -237,7 +237,8 @@ def _walk(root: Path, prefix: str, after: str, folder: str = "") -> Iterator[Obj
                 yield from _walk(root, prefix, after, key)
         elif key > after and key.startswith(prefix):
             try:
-                yield ObjectInfo(key, entry.stat().st_size)
+                status = entry.stat()
+                yield ObjectInfo(key, status.st_size, modified=status.st_mtime)
             except FileNotFoundError:
                 continue
 

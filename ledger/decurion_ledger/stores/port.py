@@ -26,11 +26,14 @@ class Put(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object. `etag` changes when its content does; it is empty where the place gives none."""
+    """An object. `etag` changes when its content does; it is empty where the place gives none. `modified` is when it
+    was written last, in Unix seconds by the store's clock.
+    """
 
     key: str
     size: int
     etag: str = field(default="", compare=False)
+    modified: float = field(default=0.0, compare=False)
 
 
 class Store(Protocol):

@@ -14,6 +14,7 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -132,7 +133,7 @@ class S3Store:
             return b""
 
     async def head(self, key: str) -> ObjectInfo:
-        return ObjectInfo(key, *await self._call("HEAD", key, self._head_object))
+        return await self._call("HEAD", key, self._head_object)
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         # compared here: some stores list folder by folder, and would skip keys when asked to start in the middle
@@ -142,7 +143,7 @@ class S3Store:
             page = await self._call("LIST", prefix, self._list_objects, token)
             for item in page.get("Contents", ()):
                 if item["Key"] > start:
-                    yield ObjectInfo(item["Key"][len(self._prefix) :], item["Size"], _etag(item))
+                    yield _info(item["Key"][len(self._prefix) :], item["Size"], item)
             token = page.get("NextContinuationToken")
             if token is None:
                 return
@@ -195,9 +196,9 @@ class S3Store:
         with self._client.get_object(Bucket=self._bucket, Key=key, **asked)["Body"] as body:
             return body.read()
 
-    def _head_object(self, key: str) -> tuple[int, str]:
+    def _head_object(self, key: str) -> ObjectInfo:
         found = self._client.head_object(Bucket=self._bucket, Key=key)
-        return found["ContentLength"], _etag(found)
+        return _info(key[len(self._prefix) :], found["ContentLength"], found)
 
     def _list_objects(self, prefix: str, token: str | None) -> dict[str, Any]:
         place: dict[str, Any] = {} if token is None else {"ContinuationToken": token}
@@ -248,8 +249,9 @@ def _client(endpoint_url: str | None, region: str | None, credentials: Credentia
         raise StoreMisconfigured(str(e)) from e
 
 
-def _etag(answer: Mapping[str, Any]) -> str:
-    return str(answer.get("ETag", "")).strip('"')
+def _info(key: str, size: int, answer: Mapping[str, Any]) -> ObjectInfo:
+    modified: datetime | None = answer.get("LastModified")
+    return ObjectInfo(key, size, str(answer.get("ETag", "")).strip('"'), modified.timestamp() if modified else 0.0)
 
 
 def _range_header(range: Range) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import zstandard
 
-from decurion_ledger.errors import BadPath, RunNotFound
+from decurion_ledger.errors import BadPath, RunDeleted, RunNotFound
 from decurion_ledger.path import LedgerPath
 from decurion_ledger.stores.port import Store
 from decurion_ledger.verifier.blobs import Blobs, optional
@@ -28,7 +28,8 @@ async def verify(store: Store, run: str, *, roots: Sequence[str] = ()) -> list[P
     """All problems of the run's log, `final` and blobs, in order of slots; an empty list is the proof. With `roots`,
     public keys in hex, every segment must be signed by a driver that the holder of one of them had appointed.
 
-    Raises `RunNotFound` when there is nothing of this run, or the store's error: then nothing is proved.
+    Raises `RunNotFound` or `RunDeleted` when there is nothing of this run, or the store's error: then nothing is
+    proved.
     """
     return (await examine(store, run, roots=roots)).problems
 
@@ -38,6 +39,8 @@ async def examine(store: Store, run: str, *, roots: Sequence[str] = ()) -> Repor
     base = f"runs/{hashlib.sha256(run.encode()).hexdigest()[:2]}/{run}/"
     keys = sorted([info.key async for info in store.list(base)])
     if not keys:
+        if await optional(store, f"gc/runs/{run}") is not None:
+            raise RunDeleted(run, store.uri)
         raise RunNotFound(run, store.uri)
     audit = _Audit(run, base, tuple(roots))
     audit.names(keys)

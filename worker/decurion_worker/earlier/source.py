@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph, Node
 from decurion_ledger import LedgerPath, Record, Store, Values, read_log, vhash
-from decurion_ledger.errors import BadPath, RunNotFound
+from decurion_ledger.errors import BadPath, RunDeleted, RunNotFound
 from decurion_ledger.patience import Patience
 from decurion_worker.earlier.select import Seen, is_final, select
 from decurion_worker.engine.environment import prune
@@ -87,6 +87,10 @@ class Read:
     def __init__(self, earlier: Earlier, log: _Log) -> None:
         self._earlier = earlier
         self._log = log
+
+    @property
+    def run(self) -> str:
+        return self._earlier.run
 
     @property
     def graph(self) -> CompiledGraph:
@@ -209,7 +213,7 @@ async def read_earlier(store: Store, earlier: Earlier, *, patience: Patience) ->
                     log.lost.update(f"{place}/{name}" for name in record.envelope["lost"])
                 elif record.core is not None and record.type != "genesis" and not is_final(record.path):
                     log.index[record.path] = _seen(record.core)
-    except RunNotFound as error:
+    except (RunNotFound, RunDeleted) as error:
         raise EarlierMissing(earlier.run, store.uri) from error
     if log is None or log.close is None:
         raise EarlierOpen(earlier.run)
