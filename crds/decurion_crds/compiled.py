@@ -112,7 +112,8 @@ class AgentTool(_Compiled):
 
     `call` is the tool of a server. `graph` is a scope of the graph's `templates` instead, whose input are the arguments
     and whose output is the result; it runs in a scope of its own at the path of the call: the node `read` of it in the
-    second call of the third turn of the agent `/find` is `/find#turn-0003.02/read`.
+    second call of the third turn of the agent `/find` is `/find#turn-0003.02/read`. One that is leaf runs on the runner
+    of the agent; any other is handed out node by node, as the scopes of nodes are.
     """
 
     name: str

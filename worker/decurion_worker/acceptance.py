@@ -23,14 +23,21 @@ class Acceptance:
         self._validators = _validators(graph)
 
     def fault(
-        self, record: Record, *, task: Task, last: bool, committed: Container[str], beside: Container[str]
+        self,
+        record: Record,
+        *,
+        task: Task,
+        last: bool,
+        committed: Container[str],
+        beside: Container[str],
+        opened: Container[str] = (),
     ) -> str | None:
         """Why a record may not be committed, or None.
 
         `task` is what it was sent for, `last` whether it is said to end that; `committed` holds the paths in the log,
-        `beside` those of the records that go into the same segment before it.
+        `beside` those of the records that go into the same segment before it; `opened` the paths of what is open.
         """
-        why = self._place_fault(record, task, last)
+        why = self._place_fault(record, task, last) or self._call_fault(record, task, opened)
         if why is not None or record.core is None:
             return why
         if record.path in committed or record.path in beside:
@@ -43,10 +50,15 @@ class Acceptance:
             return "it names other arms than have ended"
         return self._value_fault(record)
 
-    def opening_fault(self, task: Task, value: Json) -> str | None:
-        """Why a map or graph cannot be opened with this value, or None."""
-        scope = self._graph.templates[task.template] if task.template else self._graph.root
-        node = scope.by_name[task.node]
+    def opening_fault(self, task: Task, record: Record, value: Json) -> str | None:
+        """Why a map or graph, or a call of an agent, cannot be opened with this value, or None."""
+        if record.type != "scope_opened" or task.kind != "node":
+            return None
+        if record.path != f"{task.key}!open":
+            called = _called(self._home(task).by_name[task.node], record)
+            handed_out = called is not None and not self._templates[called].leaf
+            return "it opens with no object" if handed_out and not isinstance(value, dict) else None
+        node = self._home(task).by_name[task.node]
         if node.template is None:
             return "the node opens nothing"
         if node.loop is not None:
@@ -102,6 +114,20 @@ class Acceptance:
             return self._has_place(self._home(task), f"{task.node}{inside}", event)
         return task.kind == "node" and not inside
 
+    def _call_fault(self, record: Record, task: Task, opened: Container[str]) -> str | None:
+        """Why a record of a call of an agent, itself the task, may not be committed, or None. What is below a call
+        whose graph is handed out comes from other tasks.
+        """
+        if task.kind != "node" or not record.path.startswith(f"{task.key}#"):
+            return None
+        call = record.path[len(task.key) :].partition("/")[0].partition("!")[0]
+        if record.core is not None and f"{task.key}{call}" in opened:
+            return "the graph of this call is handed out"
+        if record.type == "scope_opened" and record.path == f"{task.key}{call}!open":
+            known = _called(self._home(task).by_name[task.node], record) is not None
+            return None if known else "it opens a call of a tool that the agent does not have"
+        return None
+
     def _home(self, task: Task) -> Scope:
         return self._graph.templates[task.template] if task.template else self._graph.root
 
@@ -118,14 +144,20 @@ class Acceptance:
         if node is None or (number and not _is_round(node, number)) or (slash and mark):
             return False
         if call and not slash:
-            return "." in call and _opens_calls(node, mark) if mark else event
+            return "." in call and self._opens_calls(node, mark) if mark else event
         if not slash:
             return mark in _marks(node, number)
         if call:
-            return "." in call and any(self._has_place(self._templates[t], rest, event) for t in node.graph_tools)
+            leaves = (self._templates[t] for t in node.graph_tools if self._templates[t].leaf)
+            return "." in call and any(self._has_place(scope, rest, event) for scope in leaves)
         if node.template is None or (node.graph is None and not number):
             return False
         return self._has_place(self._templates[node.template], rest, event)
+
+    def _opens_calls(self, node: Node, mark: str) -> bool:
+        if mark == "output":
+            return any(self._templates[t].leaf for t in node.graph_tools)
+        return mark == "open" and bool(node.graph_tools)
 
     @property
     def _templates(self) -> Mapping[str, Scope]:
@@ -153,8 +185,11 @@ class Acceptance:
         return None
 
 
-def _opens_calls(node: Node, mark: str) -> bool:
-    return mark in ("open", "output") and bool(node.graph_tools)
+def _called(agent: Node, record: Record) -> str | None:
+    """The scope of the tool of an agent that the opening of a call names, or None."""
+    named = (record.core or {}).get("tool")
+    tools = agent.agent.tools if agent.agent is not None else ()
+    return next((tool.graph for tool in tools if tool.name == named), None)
 
 
 def _is_round(node: Node, number: str) -> bool:

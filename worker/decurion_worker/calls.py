@@ -1,7 +1,9 @@
-"""Scopes below the calls of an agent: a graph that is a tool runs on the agent's runner, at the path of its call.
+"""Scopes below the calls of an agent: a graph that is a tool runs at the path of its call.
 
 The call `/find#turn-0003.02` has `/find#turn-0003.02!open` with the graph's input, the records of its nodes below
-`/find#turn-0003.02/`, and `/find#turn-0003.02!output`. What is committed of it is taken as it is.
+`/find#turn-0003.02/`, and `/find#turn-0003.02!output`. What is committed of it is taken as it is. A graph that is leaf
+runs on the agent's runner; any other is opened here, handed out by the driver, and its end is among what is committed
+when the agent goes on.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from decurion_crds.canonical import Json
+from decurion_crds.compiled import AgentTool
 from decurion_ledger import Record
-from decurion_worker.context import Execution
+from decurion_worker.context import CallsOpen, Execution
 from decurion_worker.failure import Failure
 from decurion_worker.link import Done
 from decurion_worker.records import Built, Parents, build
@@ -61,13 +64,16 @@ class ScopeCalls:
         """The records that ended calls, with their hashes."""
         yield from self._ends.items()
 
-    async def run(self, template: str, path: str, given: Json) -> CallEnd:
-        """What the graph gives for the input `given`, which is in its declared types."""
+    async def run(self, tool: AgentTool, path: str, given: Json) -> CallEnd:
+        """What the graph gives for the input `given`, which is in its declared types. Raises `CallsOpen`."""
+        template = tool.graph or ""
         mark = self._mark(path)
         ended = self._done.get(f"{mark}{END}")
         if ended is not None:
             return CallEnd(ended.output, ended.failure)
-        value, core = await self._opened(template, path, given)
+        value, core = await self._opened(tool, path, given)
+        if not self._execution.context.scope(template).leaf:
+            raise CallsOpen
         inside = f"{mark}/"
         done = {name[len(inside) :]: one for name, one in self._done.items() if name.startswith(inside)}
         scope = self._make(template, path=path, input=value, start=((f"{path}!open", core),), done=done)
@@ -76,7 +82,7 @@ class ScopeCalls:
         self._ends[built.record.path] = built.record.core_hash
         return CallEnd(built.value, scope.failure)
 
-    async def _opened(self, template: str, path: str, given: Json) -> tuple[Json, str]:
+    async def _opened(self, tool: AgentTool, path: str, given: Json) -> tuple[Json, str]:
         """The input of the call and the hash of the record that holds it."""
         one = self._done.get(f"{self._mark(path)}!open")
         if one is not None:
@@ -91,8 +97,9 @@ class ScopeCalls:
             parents=self._parents,
             input=None,
             value=given,
-            schema=context.schema_hash(context.scope(template).input_schema),
+            schema=context.schema_hash(context.scope(tool.graph or "").input_schema),
             envelope=self._envelope,
+            extra={"tool": tool.name},
         )
         await self._emit(built.record)
         return built.value, built.record.core_hash

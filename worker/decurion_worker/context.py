@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from decurion_crds.canonical import Json, canonical, digest
-from decurion_crds.compiled import CompiledGraph, Expr, Node, Schema, Scope, Text
+from decurion_crds.compiled import AgentTool, CompiledGraph, Expr, Node, Schema, Scope, Text
 from decurion_crds.errors import MergeRefused
 from decurion_crds.expressions import Evaluator, ExpressionFailed
 from decurion_crds.secrets import secret_entries
@@ -242,6 +242,10 @@ def _waits(node: Node) -> bool:
     return node.model is not None or node.tool is not None or bool(node.load)
 
 
+class CallsOpen(Exception):
+    """An agent goes on when graphs that are its tools have ended, which are open now: it is nobody's until then."""
+
+
 class CallEnd(Protocol):
     """What came of a call: the graph's output, wide lists by reference, or why there is none."""
 
@@ -258,8 +262,8 @@ class Calls(Protocol):
     def ends(self) -> Iterator[tuple[str, str]]:
         """The records that ended calls, with their hashes."""
 
-    async def run(self, template: str, path: str, given: Json) -> CallEnd:
-        """What the graph gives for the input `given`, which is in its declared types."""
+    async def run(self, tool: AgentTool, path: str, given: Json) -> CallEnd:
+        """What the graph gives for the input `given`, which is in its declared types. Raises `CallsOpen`."""
 
 
 @dataclass(slots=True)

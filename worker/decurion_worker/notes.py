@@ -20,7 +20,7 @@ class Notes:
     def take(self, record: Record) -> None:
         """Keep an event; forget those of what a result ends."""
         if record.type in EVENTS:
-            node = record.path.partition("#")[0]
+            node = _node_of(record.path)
             if node not in self._records:
                 self._records[node] = []
                 for place in _holders(node):
@@ -47,9 +47,17 @@ class Notes:
                     del self._inside[holder]
 
 
+def _node_of(path: str) -> str:
+    """The node of an event: `/a` of the turn `/a#turn-0001` and of the call `/a#turn-0001.01`."""
+    at = path.rfind("#")
+    return path if "/" in path[at:] else path[:at]
+
+
 def _holders(node: str) -> Iterator[str]:
-    """`node`, and each path that holds it: `/a[00001]/b`, `/a[00001]`, `/a`; `/c@002/d`, `/c@002`, `/c`."""
+    """`node`, and each path that holds it: `/a[00001]/b`, `/a[00001]`, `/a`; `/c@002/d`, `/c@002`, `/c`;
+    `/e#turn-0001.01/f`, `/e#turn-0001.01`, `/e`.
+    """
     yield node
     for i in range(len(node) - 1, 0, -1):
-        if node[i] in "/[@":
+        if node[i] in "/[@#":
             yield node[:i]

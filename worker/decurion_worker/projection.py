@@ -168,8 +168,7 @@ def _node_phase(scope: ScopeState, name: str, status: NodeStatus) -> str:
         case NodeStatus.NOT_RUN:
             return "NotRun"
         case NodeStatus.OPEN:
-            opened = scope.opened.get(name)
-            return "Waiting" if name in scope.asked or (opened is not None and opened.rests) else "Running"
+            return "Waiting" if scope.waits_for_people(name) else "Running"
         case NodeStatus.READY if not scope.halts(name) and not scope.ended:
             return "Running"
         case _:

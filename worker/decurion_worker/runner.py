@@ -21,11 +21,11 @@ from decurion_ledger.errors import StoreError
 from decurion_ledger.patience import Patience
 from decurion_worker.branch import leaf_scope, run_branch, run_loop, scope_output
 from decurion_worker.calls import with_calls
-from decurion_worker.context import Execution, RunContext
+from decurion_worker.context import CallsOpen, Execution, RunContext
+from decurion_worker.emitting import Emitter
 from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.tasks import task_of
 from decurion_worker.failure import Failure
-from decurion_worker.journal import Journal
 from decurion_worker.link import (
     Acked,
     Alive,
@@ -82,7 +82,7 @@ class RunnerSettings:
 
 
 @dataclass(slots=True)
-class _RunState:
+class RunState:
     context: RunContext
     sent: int = 0
     acked: int = 0
@@ -117,7 +117,7 @@ class Runner:
         self._sources = sources
         self._settings = settings
         self._on_end = on_end
-        self._runs: dict[str, _RunState] = {}
+        self._runs: dict[str, RunState] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._waiting: dict[tuple[str, str], WorkItem] = {}
         """Items that are not started, in the order in which they came."""
@@ -205,7 +205,7 @@ class Runner:
             tools=self._tools,
             store_patience=self._settings.patience,
         )
-        self._runs[begin.run] = _RunState(context)
+        self._runs[begin.run] = RunState(context)
 
     # ------------------------------------------------------------------ work
 
@@ -252,8 +252,8 @@ class Runner:
             self._computing.discard((item.run, item.lease))
             self._start_waiting()
 
-    async def _execute(self, run: _RunState, item: WorkItem) -> None:
-        emit = _Emitter(self, run, item)
+    async def _execute(self, run: RunState, item: WorkItem) -> None:
+        emit = Emitter(self, run, item, window=self._settings.window)
         try:
             if item.kind == "loop":
                 await run_loop(run.context, item, worker=self.name, emit=emit, journal=emit.journal())
@@ -268,7 +268,7 @@ class Runner:
             log.exception("item %s of run %s fails", item.scope or item.node, item.run)
             await self._fail_item(run, item, error)
 
-    async def _fail_item(self, run: _RunState, item: WorkItem, error: DecurionError) -> None:
+    async def _fail_item(self, run: RunState, item: WorkItem, error: DecurionError) -> None:
         task = task_of(item)
         failure = Failure(task.key, "Terminal", type(error).__name__, str(error))
         envelope = {"lease": item.lease, "worker": self.name}
@@ -276,7 +276,7 @@ class Runner:
         record = await given_up(context.values, item.run, context.graph, task, failure, envelope=envelope)
         await self.emit(run, item, record, True)
 
-    async def _work_node(self, context: RunContext, item: WorkItem, emit: _Emitter) -> None:
+    async def _work_node(self, context: RunContext, item: WorkItem, emit: Emitter) -> None:
         envelope: dict[str, Json] = {"lease": item.lease, "worker": self.name}
         if item.kind == "output":
             await emit(await self._output(context, item, envelope), True)
@@ -304,11 +304,22 @@ class Runner:
             result = await instead_of(execution, item.env, failed)
             result = NodeResult("ok", output=result.output) if result.instead else result
         else:
-            result = await execute(execution, item.env, skip=item.skip)
+            try:
+                result = await execute(execution, item.env, skip=item.skip)
+            except CallsOpen:
+                await self._park(execution, item, emit)
+                return
         for record in attempt_records(execution, lease=item.lease, worker=self.name):
             await emit(record, False)
         built = await node_record(execution, result, parents=item.parents, envelope=envelope, mark=mark)
         await emit(built.record, True)
+
+    async def _park(self, execution: Execution, item: WorkItem, emit: Emitter) -> None:
+        """Give an agent back that waits for others, once all that says so is durable."""
+        for record in attempt_records(execution, lease=item.lease, worker=self.name):
+            await emit(record, False)
+        await emit.settled()
+        self._outbox.put(Returned([(item.run, item.lease)]))
 
     async def _output(self, context: RunContext, item: WorkItem, envelope: dict[str, Json]) -> Record:
         scope = context.scope(item.template)
@@ -352,7 +363,7 @@ class Runner:
         )
         return built.record
 
-    async def emit(self, run: _RunState, item: WorkItem, record: Record, last: bool) -> int:
+    async def emit(self, run: RunState, item: WorkItem, record: Record, last: bool) -> int:
         """Queue a record for the driver; waits while the runner's credit is used up."""
         while self._unacked > self._settings.credit and not run.ended:
             self._room.clear()
@@ -366,7 +377,7 @@ class Runner:
         self._outbox.put(Submitted(item.run, run.sent, item.lease, record, last))
         return run.sent
 
-    async def durable(self, run: _RunState, seq: int) -> None:
+    async def durable(self, run: RunState, seq: int) -> None:
         """Return when record `seq` of the run is durable (or refused)."""
         if run.acked >= seq:
             return
@@ -449,38 +460,6 @@ class Runner:
             if self._started:
                 self._started = False
                 await self._evaluator.__aexit__(None, None, None)
-
-
-class _Emitter:
-    """Emits one item's records, holding back while too many of them are not durable yet."""
-
-    def __init__(self, runner: Runner, run: _RunState, item: WorkItem) -> None:
-        self._runner = runner
-        self._run = run
-        self._item = item
-        self._sent: deque[int] = deque()
-
-    def journal(self) -> Journal:
-        item = self._item
-        return Journal(
-            self._run.context.values,
-            item.run,
-            earlier=item.notes,
-            durable=self.durable,
-            envelope={"lease": item.lease, "worker": self._runner.name},
-        )
-
-    async def durable(self, record: Record) -> None:
-        """Emit a record and wait until it is durable. One that is refused revokes the item, which ends the wait."""
-        await self._runner.durable(self._run, await self._runner.emit(self._run, self._item, record, False))
-
-    async def __call__(self, record: Record, last: bool) -> None:
-        window = self._runner._settings.window
-        while self._sent and self._sent[0] <= self._run.acked:
-            self._sent.popleft()
-        if len(self._sent) >= window:
-            await self._runner.durable(self._run, self._sent[0])
-        self._sent.append(await self._runner.emit(self._run, self._item, record, last))
 
 
 def _size(record: Record) -> int:

@@ -462,8 +462,10 @@ class RunSession:
             if lease is None or task is None or lease.runner != runner or one.lease in void:
                 checked.refused.setdefault(runner, []).append(one.lease)
                 continue
-            committed = self.engine.results
-            why = self._acceptance.fault(one.record, task=task, last=one.last, committed=committed, beside=paths)
+            committed, opened = self.engine.results, self.engine.opened
+            why = self._acceptance.fault(
+                one.record, task=task, last=one.last, committed=committed, beside=paths, opened=opened
+            )
             if why is not None:
                 void.add(one.lease)
                 self._refuse(checked, lease, one.record, why)
@@ -484,8 +486,7 @@ class RunSession:
         for record, task in checked.accepted:
             try:
                 found = await applied(self._values, self.engine, 0, record)
-                opens = record.type == "scope_opened" and record.path == f"{task.key}!open" and task.kind == "node"
-                why = self._acceptance.opening_fault(task, found.value) if opens else None
+                why = self._acceptance.opening_fault(task, record, found.value)
             except (BlobCorrupt, ValueMissing) as error:
                 why = str(error)
             if why is None:

@@ -11,7 +11,6 @@ from decurion_crds.compile.channels import check_orders
 from decurion_crds.compile.draft import GraphDraft
 from decurion_crds.compile.effects import check_races, check_reachable, check_unused
 from decurion_crds.compile.finals import FINALLY
-from decurion_crds.compile.graph_tools import check_graph_tools
 from decurion_crds.compile.infer import infer
 from decurion_crds.compile.order import order_scope
 from decurion_crds.compile.refs import Around, Module, check_resources
@@ -85,7 +84,6 @@ def compile_graph(
     check_templates(draft, report)
     if not shared:
         check_schemas(graph, (module.graph for module in graphs.values()), report)
-    check_graph_tools(draft, report)
     check_resources(draft, report)
     for name, scope in draft.scopes.items():
         check_orders(scope, report)

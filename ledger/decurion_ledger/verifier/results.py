@@ -62,8 +62,8 @@ class Results:
                 del mine[inner]
         elif "!" not in path and (failed or (core["type"] == "skip" and f"{path}!open" not in mine)):
             # What the calls did of an agent that failed, or was given up, depends on time: its end stands for them.
-            for inner in [inner for inner in mine if inner.startswith(f"{path}#")]:
-                del mine[inner]
+            if any(inner.startswith(f"{path}#") for inner in mine):
+                self._forget(mine, (f"{path}#",))
         elif path.endswith("!join"):
             self._joined(core, path.removesuffix("!join"), tell)
         elif core["type"] == "skip" and f"{path.partition('!')[0]}!open" in mine:
@@ -72,11 +72,16 @@ class Results:
     def _given_up(self, mine: dict[str, str], path: str) -> None:
         """A node that had opened something was given up: what it opened does not count."""
         under = tuple(f"{path.partition('!')[0]}{mark}" for mark in "[/!@#")
-        for inner in [inner for inner in mine if inner.startswith(under) and inner != path]:
+        self.arms.pop(under[0][:-1], None)
+        self._forget(mine, under, but=path)
+
+    def _forget(self, mine: dict[str, str], under: tuple[str, ...], *, but: str = "") -> None:
+        """Drop what is below a path, its branches and maps with it."""
+        for inner in [inner for inner in mine if inner.startswith(under) and inner != but]:
             del mine[inner]
         for unit in [unit for unit in self.units if unit.startswith(under)]:
             del self.units[unit]
-        for at in [at for at in self.arms if at == under[0][:-1] or at.startswith(under)]:
+        for at in [at for at in self.arms if at.startswith(under)]:
             del self.arms[at]
 
     def _joined(self, core: Mapping[str, Any], path: str, tell: Tell) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decurion_ledger import Record
 from decurion_worker.engine.actions import Applied, failure_of
+from decurion_worker.engine.agents import AgentCalls
 from decurion_worker.engine.asking import Asking
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.ending import FINAL_OPEN
@@ -22,6 +23,7 @@ class Applying:
         self._state = state
         self._then = then
         self._asking = Asking(state, then)
+        self.agents = AgentCalls(state, then)
 
     def apply(self, applied: Applied) -> None:
         """Take one durable record. Raises `LogCorrupt` for a record that this graph cannot have."""
@@ -77,8 +79,8 @@ class Applying:
             self._apply_round(loop, base, mark, applied, failure)
         elif (inner := self.inner(base)) is not None:
             self._apply_inner(*inner, applied, failure)
-        elif "#" in base:
-            self._apply_call(base, mark, applied, failure)
+        elif (place := self.agents.place(base)) != base:
+            self._apply_call(place, base, applied, failure)
         elif mark == "!open":
             self._apply_opened(base, applied)
         elif mark == "!join":
@@ -91,7 +93,7 @@ class Applying:
 
         None for a node of a scope that the driver hands out; a replay enters that scope with the first record inside.
         """
-        place = base.partition("#")[0]
+        place = self.agents.place(base)
         scope_path = place.rpartition("/")[0]
         loop = self._state.round_of(place)
         if loop is not None:
@@ -123,13 +125,14 @@ class Applying:
             self._taken_back(scope, record.path)
             scope.outputs[name] = applied.value
             self._then.end_node(scope, name, NodeStatus.FAILED if failure else NodeStatus.OK, record, failure)
-        elif scope.status[name] is NodeStatus.OPEN:
+        elif scope.status[name] is NodeStatus.OPEN and name not in scope.calling:
             # The `writes` of what opened scopes, or asked: its output came with their end.
             self._asking.end(scope, name)
             self._taken_back(scope, f"{record.path}!writes")
             self._ended(scope, name, applied.record, failure)
         else:
             self._taken_back(scope, record.path)
+            self.agents.stop(scope, name, record)
             if scope.calls.pop(name, None) is not None and failure is not None:
                 self._state.results.forget_calls(base)
             scope.outputs[name] = applied.value
@@ -178,13 +181,15 @@ class Applying:
         if home.status[index] < BranchStatus.OK:
             _hold(home.partial.setdefault(index, {}), inner, record)
 
-    def _apply_call(self, base: str, mark: str, applied: Applied, failure: Failure | None) -> None:
-        """A record from below a call of an agent: kept until the agent ends, for whoever goes on with it."""
-        scope, name = self._state.node_at(base.partition("#")[0])
+    def _apply_call(self, place: str, base: str, applied: Applied, failure: Failure | None) -> None:
+        """A record from below a call of the agent at `place`: kept until that ends, for whoever goes on with it."""
+        scope, name = self._state.node_at(place)
         if failure is not None:
             self._forget_inside(applied.record)
         if not scope.status[name].terminal:
-            _hold(scope.calls.setdefault(name, {}), base[len(f"{scope.path}/{name}") :], applied.record)
+            _hold(scope.calls.setdefault(name, {}), base[len(place) :], applied.record)
+            if self.agents.hands_out(applied.record):
+                self.agents.open(scope, name, applied)
 
     def _forget_inside(self, record: Record) -> None:
         """What failed on a runner stands for all that was done inside it."""
@@ -211,6 +216,9 @@ class Applying:
         self._state.out.pop(unit, None)
         self._state.out.pop(f"{unit}!output", None)
         self._state.scopes.pop(unit, None)
+        if home.tool:
+            self.agents.end(home, applied.record, failure)
+            return
         if home.single:
             self._graph_ended(home, applied, failure)
             return

@@ -40,7 +40,7 @@ def asking_nodes(graph: CompiledGraph) -> Mapping[str, frozenset[str]]:
     def of(template: str) -> frozenset[str]:
         if template not in found:
             nodes = graph.templates[template].nodes
-            asks = (node for node in nodes if node.approval is not None or (node.template and of(node.template)))
+            asks = (node for node in nodes if node.approval is not None or any(map(of, node.inner)))
             found[template] = frozenset(node.name for node in asks)
         return found[template]
 

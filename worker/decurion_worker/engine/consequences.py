@@ -84,7 +84,8 @@ class Consequences:
         """
         for name in [name for name in scope.asked if scope.halts(name)]:
             self._state.approvals.drop(scope.asked.pop(name).path)
-        for opened in list(scope.opened.values()):
+        calls = [call for calls in scope.calling.values() for call in calls.values()]
+        for opened in [*scope.opened.values(), *calls]:
             if opened.path in self._state.opened and scope.halts(opened.node.name):
                 self.halt_opened(opened)
         self.settle(scope)

@@ -261,7 +261,7 @@ class Engine:
             self._then.settle(scope)
             return None
         due = NodeStatus.READY if kind == "node" else NodeStatus.OPEN
-        if key in self.state.results or (name and scope.status[name] is not due):
+        if key in self.state.results or key in self.state.out or (name and scope.status[name] is not due):
             return None  # a replay pushed it, and then brought its record
         if (full := wake(scope)) is not None:
             full.held.append((kind, scope_path, name))
@@ -286,7 +286,10 @@ class Engine:
         scope = self.state.scopes.get(task.scope)
         if scope is not None:
             scope.running -= 1
-            self.state.offers.push(scope, task.kind, task.node)
+            if task.kind == "node" and task.node in scope.calling:
+                scope.status[task.node] = NodeStatus.OPEN
+            else:
+                self.state.offers.push(scope, task.kind, task.node)
             if task.kind in ("join", "round"):
                 self._then.settle_opened(scope.opened[task.node])
             self._then.settle(scope)
@@ -308,9 +311,11 @@ class Engine:
         if record.type not in ("commit", "skip", "scope_opened", "join", "approval_requested"):
             return False
         base = base_of(record.path)
-        if "#" in base:
+        if base in self.state.opened or base.endswith("]"):
+            return True
+        if self._applying.inner(base) is not None:
             return False
-        return base in self.state.opened or base.endswith("]") or self._applying.inner(base) is None
+        return self._applying.agents.place(base) == base or self._applying.agents.hands_out(record)
 
     def is_branch_end(self, record: Record) -> bool:
         """Whether a record is the end of a branch of a map: its value is wanted only when it is at hand."""

@@ -21,8 +21,7 @@ def rests(scope: ScopeState) -> bool:
         if status is NodeStatus.READY:
             return False
         if status is NodeStatus.OPEN:
-            opened = scope.opened.get(name)
-            if name not in scope.asked and (opened is None or not opened.rests):
+            if not scope.waits_for_people(name):
                 return False
             waits = True
     return waits

@@ -23,7 +23,7 @@ from decurion_worker.failure import Failure
 if TYPE_CHECKING:
     from decurion_worker.engine.consequences import Consequences
 
-UNDER = ("[", "/", "!", "@")
+UNDER = ("[", "/", "!", "@", "#")
 """What may follow a node's path in that of something which belongs to it."""
 OWN = ("!writes", "!otherwise", "!race")
 """What may follow it in keys of tasks and decisions of a node that opened nothing."""
@@ -96,17 +96,22 @@ class Races:
         path = f"{scope.path}/{name}"
         scope.lost.add(name)
         scope.outputs[name] = None
-        opens = name in scope.opened
-        self._forget_work(scope, path, opens=opens)
-        if opens:
-            self._forget_below(scope, path)
+        self.stop(scope, name)
         asked = scope.asked.pop(name, None)
         if asked is not None:
             self._state.approvals.drop(asked.path)
-        for key in _at(self._state.decisions, path, opens=opens):
-            del self._state.decisions[key]
         lost = GiveUp(scope, name, f"{path}!otherwise" if path in self._state.results else path)
         self._state.decisions[lost.path] = lost
+
+    def stop(self, scope: ScopeState, name: str) -> None:
+        """Nothing that a node began goes on, nor below it; whoever works on that is told."""
+        path, opens = f"{scope.path}/{name}", name in scope.opened or name in scope.calling
+        self._forget_work(scope, path, opens=opens)
+        if opens:
+            self._forget_below(scope, path)
+        scope.calling.pop(name, None)
+        for key in _at(self._state.decisions, path, opens=opens):
+            del self._state.decisions[key]
 
     def _forget_work(self, scope: ScopeState, path: str, *, opens: bool) -> None:
         state = self._state

@@ -39,7 +39,9 @@ class NodeStatus(IntEnum):
     WAITING = 0
     READY = 1
     OPEN = 2
-    """Its own work is over, but not the node: branches or a graph run, or what follows from its failure."""
+    """Its own work is over, but not the node: branches or a graph run, or what follows from its failure. Or it is an
+    agent that waits for graphs which are its tools.
+    """
     OK = 3
     SKIPPED = 4
     FAILED = 5
@@ -143,6 +145,8 @@ class ScopeState:
     """Nodes that were given up when a race was won."""
     calls: dict[str, dict[str, Record]] = field(default_factory=dict)
     """What is committed below the calls of agents that have not ended, by their names and the path from there."""
+    calling: dict[str, dict[str, Opened]] = field(default_factory=dict)
+    """The graphs that run as tools of agents, by the names of these and by path; see `engine.agents`."""
     parked: bool = False
     """Nothing in here can go on before somebody decides, and none of its tasks is out: it counts nowhere."""
     running: int = 0
@@ -216,6 +220,8 @@ class ScopeState:
         owner = self.owner
         if owner is None:
             return False
+        if owner.tool:
+            return True
         if owner.node.map is not None:
             return owner.node.map.tolerate.allows(1, owner.total)
         return owner.node.on_failure != "fail" or owner.home._told
@@ -240,6 +246,13 @@ class ScopeState:
         failed = bool(self.failures) and self.before is None and name not in self.kept
         return failed or (self.owner is not None and self.owner.stopped)
 
+    def waits_for_people(self, name: str) -> bool:
+        """Whether all that an open node waits for rests until somebody decides."""
+        if name in self.calling:
+            return all(opened.rests for opened in self.calling[name].values())
+        opened = self.opened.get(name)
+        return name in self.asked or (opened is not None and opened.rests)
+
     def start(self) -> tuple[tuple[str, str], ...]:
         if self.before is not None:
             return ((f"{self.path}!open", self.before.core),)
@@ -256,7 +269,7 @@ class RoundEnd(NamedTuple):
 @dataclass(slots=True, eq=False)
 class Opened:
     """A node that opened scopes: a map with a branch for each item, a graph with itself as its only branch, or a loop
-    with its current round as the only one.
+    with its current round as the only one. Or a call of an agent, whose `tool` is the name of a scope, as a graph.
 
     `core` is the hash of its `scope_opened`, `base` the input that all branches share, `keys`, if any, name them.
     Of a branch that ended only its status, slot and arm are kept, 37 bytes; outputs as long as they are narrow.
@@ -271,6 +284,7 @@ class Opened:
     keys: list[Json] | None
     core: str
     depth: int
+    tool: str = ""
     status: bytearray = field(default_factory=bytearray)
     outputs: list[Json] | None = field(default_factory=list)
     """None once they are wide: then they are read from the log."""
@@ -318,8 +332,13 @@ class Opened:
         return (f"{scope}!open", self.round_core) if self.round > 1 else (f"{self.path}!open", self.core)
 
     @property
+    def template(self) -> str:
+        """The scope that each branch is one of."""
+        return self.tool or self.node.template or ""
+
+    @property
     def single(self) -> bool:
-        """A graph or a loop: one scope at a time."""
+        """A graph, a call or a loop: one scope at a time."""
         return self.node.map is None
 
     @property
@@ -347,6 +366,8 @@ class Opened:
     @property
     def seconds(self) -> float | None:
         """How long it may take, None without a bound of its own."""
+        if self.tool:
+            return None
         return self.node.timeout_seconds if self.node.timeout_seconds < UNBOUNDED else None
 
     @property

@@ -124,7 +124,7 @@ def branch_task(opened: Opened, index: int) -> Task:
         scope=path,
         node="",
         env={"input": opened.branch_input(index)},
-        template=opened.node.template or "",
+        template=opened.template,
         parents=((f"{opened.path}!open", opened.core),),
         skip=False,
         done=dict(opened.partial.get(index, {})),
@@ -147,4 +147,4 @@ def task_of(item: WorkItem) -> Task:
 def _template(scope: ScopeState) -> str:
     if scope.before is not None:
         return FINALLY
-    return scope.owner.node.template or "" if scope.owner is not None else ""
+    return scope.owner.template if scope.owner is not None else ""

@@ -18,7 +18,7 @@ from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import AgentCall, AgentTool, Schema
 from decurion_crds.errors import OutputMismatch, ValueRefused
 from decurion_crds.values import normalise
-from decurion_worker.context import Execution, note_failure
+from decurion_worker.context import CallsOpen, Execution, note_failure
 from decurion_worker.errors import (
     AgentGaveUp,
     EffectInDoubt,
@@ -81,7 +81,7 @@ async def run_agent(execution: Execution, agent: AgentCall, snapshot: Mapping[st
     """What the model finishes with, a value of the node's output.
 
     Raises `AgentGaveUp`, `OutputInvalid`, `FailuresInRow`, `RepeatedCalls`, `StepLimit`, `EffectInDoubt`, or what a
-    call of the model raises.
+    call of the model raises; `CallsOpen` while calls are open whose graphs others run.
     """
     return await _Agent(execution, agent).run(await execution.context.render(agent.prompt, snapshot))
 
@@ -222,10 +222,11 @@ class _Agent:
         made = (self._call(f"{path}.{i:02d}", call, allowed) for i, call in enumerate(calls, 1))
         answers: list[ToolAnswer] = []
         # Each is seen to its end, also when another fails the node: what it did is then in the log.
-        for ended in await asyncio.gather(*made, return_exceptions=True):
+        results = await asyncio.gather(*made, return_exceptions=True)
+        for ended in sorted(results, key=_urgency):
             if isinstance(ended, BaseException):
                 raise ended
-            answers.append(ended)
+        answers += [ended for ended in results if not isinstance(ended, BaseException)]
         for call, answer in zip(calls, answers, strict=True):
             work.messages.append(Message("tool", self._shown(work, call, answer), call_id=call.id))
         if all(answer.failed for answer in answers):
@@ -279,6 +280,11 @@ class _Agent:
         if times >= STOP_AT:
             raise RepeatedCalls(self._path, call.name, times)
         return text + (prompts.REPEATED.format(times=times) if times >= WARN_AT else "")
+
+
+def _urgency(ended: ToolAnswer | BaseException) -> int:
+    """Of what calls of a turn came to, which counts first: that an effect is in doubt is told when no call is open."""
+    return 2 if isinstance(ended, EffectInDoubt) else 1 if isinstance(ended, CallsOpen) else 0
 
 
 def _tell(work: _Work, text: str) -> None:

@@ -15,11 +15,12 @@ from decurion_worker.tools import ToolAnswer
 async def run_graph_tool(execution: Execution, tool: AgentTool, path: str, arguments: Mapping[str, Json]) -> ToolAnswer:
     """What the call at `path` gives; a failure of the graph is one that the model is told.
 
-    Raises `EffectInDoubt` where one in the graph is why that failed: to call it again could do it twice.
+    Raises `EffectInDoubt` where one in the graph is why that failed: to call it again could do it twice. Raises
+    `CallsOpen` while the graph is handed out.
     """
     if execution.calls is None or tool.graph is None:
         raise OutputBroken(execution.path, [f"the tool {tool.name} has no graph to run"])
-    end = await execution.calls.run(tool.graph, path, dict(arguments))
+    end = await execution.calls.run(tool, path, dict(arguments))
     if end.failure is not None:
         if end.failure.code == EffectInDoubt.code:
             raise EffectInDoubt(path, tool.name, "", end.failure.message)
