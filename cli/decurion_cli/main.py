@@ -16,6 +16,7 @@ from decurion_cli import (
     ledger_life,
     node,
     operator,
+    proofs,
     run,
     schema,
     storage,
@@ -38,6 +39,7 @@ app.command("schema")(schema.schema)
 app.command("approve")(approve.approve)
 ledger.app.command("copy")(ledger_life.copy)
 ledger.app.command("gc")(ledger_life.gc)
+ledger.app.command("key")(proofs.key)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(storage.app, name="storage")
 graph.app.command("fmt")(fmt.fmt)

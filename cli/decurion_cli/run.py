@@ -108,6 +108,10 @@ def run(
             "repeated; what it does not name is asked at the terminal.",
         ),
     ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option("--sign", help="Sign the run's log: FILE is the private key that appoints this process, as PEM."),
+    ] = None,
     output: Annotated[Literal["json", "none"], typer.Option("--output", "-o", help="What goes to stdout.")] = "json",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
@@ -129,7 +133,9 @@ def run(
         earlier = _earlier(retry_from, fork_from, resume)
         request, manifests = _request(files or [], graph, input, bind or [], resume, take_over, run_id, earlier)
         request = _kept(request, retention, resume, manifests if not input else None)
+        request = _signed(request, sign)
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
+    line += f" --sign {shlex.quote(str(sign))}" if sign is not None else ""
     display = RunDisplay(request.run, enabled=not quiet)
     desk = Desk(given, pause=display.paused)
     try:
@@ -143,6 +149,12 @@ def run(
         typer.echo(orjson.dumps(end.output, option=orjson.OPT_INDENT_2).decode())
     if end.projection["phase"] != "Succeeded":
         raise typer.Exit(RUN_FAILED)
+
+
+def _signed(request: OpenRequest, sign: Path | None) -> OpenRequest:
+    from decurion_cli.trust import private_key
+
+    return request if sign is None else replace(request, appointed=private_key(sign))
 
 
 async def _run(

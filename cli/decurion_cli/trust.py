@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from decurion_crds.errors import InputError
-from decurion_ledger import Report, examine, list_runs, open_store, public_keys
+from decurion_ledger import Report, SigningKey, examine, list_runs, open_store, public_keys, public_pem
 
 
 class KeyUnreadable(InputError):
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path}: the key cannot be read ({why}); name a readable file")
+        super().__init__(f"{path}: the key cannot be read or made there ({why}); name another file")
 
 
 def read_key(path: Path) -> bytes:
@@ -26,6 +28,26 @@ def read_key(path: Path) -> bytes:
 def root_keys(files: Sequence[Path]) -> tuple[str, ...]:
     """The public keys, in hex, of PEM files with one or more each. Raises `KeyUnreadable`, `BadKeyFile`."""
     return tuple(key for path in files for key in public_keys(read_key(path), str(path)))
+
+
+def private_key(file: Path) -> SigningKey:
+    """The private key in a PEM file. Raises `KeyUnreadable`, `BadKeyFile`."""
+    return SigningKey.from_pem(read_key(file), str(file))
+
+
+def make_key(file: Path) -> Path:
+    """Make a private key in `file`, which must not be there yet, and its public part beside it; where that is.
+
+    Raises `KeyUnreadable`.
+    """
+    key, public = SigningKey.generate(), file.with_suffix(".pem")
+    for path, mode, text in ((file, 0o600, key.to_pem()), (public, 0o644, public_pem(key.public).encode())):
+        try:
+            with open(path, "xb", opener=partial(os.open, mode=mode)) as out:
+                out.write(text)
+        except OSError as error:
+            raise KeyUnreadable(path, error.strerror or type(error).__name__) from error
+    return public
 
 
 async def verify_runs(ledger: str, run: str, roots: Sequence[str]) -> Mapping[str, Report]:

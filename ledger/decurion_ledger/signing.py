@@ -50,6 +50,14 @@ class Certificate:
             raise ValueError("not a certificate: it has cluster, run, leader_epoch, key, issuer and signature")
         return cls(**found)
 
+    def holds(self) -> bool:
+        """Whether the issuer signed it. Who the issuer is must be compared elsewhere."""
+        try:
+            signature = bytes.fromhex(self.signature)
+        except ValueError:
+            return False
+        return is_signed(self.issuer, CERTIFIED, self.signed(), signature)
+
     def signed(self) -> bytes:
         """The bytes that the signature covers."""
         return canonical({name: value for name, value in asdict(self).items() if name != "signature"})

@@ -17,6 +17,7 @@
             ├── BundleMissing     404: the pool holds no bundle of that digest
             ├── RunUnknown        404: the pool has no such run open
             ├── StaleLeader       409: the log has seen a higher leader epoch
+            ├── NotCertified      409: none of the certificates is for the key of the driver
             └── PoolRefused       any other 4xx; `code` says which (BadInput, SourceMissing, …)
 
 The tree is the retry table: `ClusterUnavailable`, `PoolUnavailable` and `StoreUnavailable` are tried again with
@@ -114,6 +115,16 @@ class StaleLeader(PoolError):
     def __init__(self, message: str, *, highest: int) -> None:
         super().__init__(message)
         self.highest = highest
+
+
+class NotCertified(PoolError):
+    """None of the certificates is for the driver's `key`."""
+
+    code = "NotCertified"
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class PoolRefused(PoolError):

@@ -15,7 +15,11 @@ What the operator's role has to allow, in each namespace that it serves:
                      taskgraphruns/status, approvals/status           patch
     (core)           secrets                                          get, list, watch
     (core)           events                                           create
+    (core)           secrets, configmaps                              create
+    (core)           configmaps                                       get, patch
     (core)           namespaces, name kube-system                     get (cluster role; its uid names the cluster)
+
+The last two rows are for the root key, and needed in the own namespace of the operator alone.
 
 Every call passes a token bucket of the client, has a time-out, and is counted. Nothing is retried here: the queue does.
 """
@@ -66,6 +70,7 @@ PATHS: Mapping[str, tuple[str, str]] = {
     "TaskGraphRun": (f"/apis/{GROUP}/{VERSION}", "taskgraphruns"),
     "WorkerPool": (f"/apis/{GROUP}/{VERSION}", "workerpools"),
     "Secret": ("/api/v1", "secrets"),
+    "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/api/v1", "events"),
     "Namespace": ("/api/v1", "namespaces"),
     "SelfSubjectReview": ("/apis/authentication.k8s.io/v1", "selfsubjectreviews"),
@@ -205,6 +210,13 @@ class Gateway:
     async def create(self, kind: str, namespace: str, body: JsonObject) -> JsonObject:
         """Create an object; what was stored."""
         return await self._call("POST", kind, _path(kind, namespace), body=body)
+
+    async def merge(self, key: Key, patch: JsonObject, *, version: str) -> None:
+        """Merge `patch` into the object, whose version must still be `version`; `Conflict` otherwise."""
+        changed = {**patch, "metadata": {"resourceVersion": version}}
+        path = _path(key.kind, key.namespace, key.name)
+        await self._call("PATCH", key.kind, path, body=changed, content_type=_MERGE_PATCH)
+        self._meter.wrote(key)
 
     async def user(self) -> str:
         """The name by which the API server knows the caller."""

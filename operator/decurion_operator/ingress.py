@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import httpx
 import orjson
 
+from decurion_ledger import Certificate
 from decurion_operator.errors import (
     BundleMissing,
+    NotCertified,
     PoolRefused,
     PoolUnavailable,
     RunUnknown,
@@ -33,6 +35,8 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 class OpenRequest:
     """What opens a run. At most one of `input` and `input_from` is set; `scheduled_at` is RFC 3339. `retry_from` is the
     uid of an earlier run, `fork_from` that of one and a path; with either, no input means that of the earlier run.
+    `certificates` appoint drivers: the one that opens the run has to be among them;
+    without any list of them its log is unsigned.
     """
 
     uid: str
@@ -47,6 +51,7 @@ class OpenRequest:
     retry_from: str = ""
     fork_from: tuple[str, str] = ("", "")
     retention: int | None = None
+    certificates: Sequence[Certificate] | None = None
 
     def to_json(self) -> JsonObject:
         source: JsonObject = {"inputFrom": dict(self.input_from)} if self.input_from else {"input": self.input or {}}
@@ -58,6 +63,8 @@ class OpenRequest:
             source["forkFrom"] = dict(zip(("uid", "path"), self.fork_from, strict=True))
         if self.retention is not None:
             source["retentionSeconds"] = self.retention
+        if self.certificates is not None:
+            source["certificates"] = [certificate.to_json() for certificate in self.certificates]
         return source | {
             "uid": self.uid,
             "name": self.name,
@@ -81,12 +88,14 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What a driver runs, and the cursor of its changes as it said so; 0 of one that does not tell."""
+    """What a driver runs, and the cursor of its changes as it said so; 0 of one that does not tell. `key` is the public
+    key with which it signs, in hex; empty of one that does not tell."""
 
     id: str
     incarnation: str
     runs: frozenset[str]
     cursor: int = 0
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,7 @@ class Ingress:
                 str(row.get("incarnation", "")),
                 frozenset(map(str, row.get("runs") or ())),
                 row["cursor"] if isinstance(row.get("cursor"), int) else 0,
+                row["key"] if isinstance(row.get("key"), str) else "",
             )
             for row in rows
             if isinstance(row, dict) and "id" in row
@@ -255,12 +265,14 @@ def _first_finding(body: JsonObject) -> str:
 
 def _error(
     status: int, body: JsonObject, what: str
-) -> BundleMissing | RunUnknown | StaleLeader | StoreUnavailable | PoolUnavailable | PoolRefused:
+) -> BundleMissing | NotCertified | RunUnknown | StaleLeader | StoreUnavailable | PoolUnavailable | PoolRefused:
     code = body.get("error") if isinstance(body.get("error"), str) else ""
     said = str(body.get("message") or "")[:1024]
     highest = body.get("highest")
     if code == "StaleLeader" and isinstance(highest, int):
         return StaleLeader(said or f"The run's log has seen leader epoch {highest}.", highest=highest)
+    if code == "NotCertified" and isinstance(key := body.get("key"), str):
+        return NotCertified(said or "The driver's key is not certified.", key=key)
     if code == "BundleMissing":
         return BundleMissing(said or "The pool does not hold the compiled graph of this run.")
     if code == "RunUnknown":

@@ -15,13 +15,15 @@ import time
 from collections import Counter
 from typing import Any
 
+from decurion_ledger import SigningKey
 from decurion_operator.allocator import give_back_large_blocks
+from decurion_operator.appointing import OWN_NAMESPACE, Appointer, root_key
 from decurion_operator.approvals import Approvals
 from decurion_operator.cache import Cache, Resource, trim
 from decurion_operator.compiling import CheckedCompiler, CompileGraph, Compiling
 from decurion_operator.definitions import Definitions, Parser
 from decurion_operator.errors import ClusterError, NotFound, Refused, StartError
-from decurion_operator.gateway import Gateway
+from decurion_operator.gateway import Gateway, current_namespace
 from decurion_operator.handlers import Watch
 from decurion_operator.history import History
 from decurion_operator.leader import Leader
@@ -67,7 +69,14 @@ class Operator:
     """One operator. `start` connects and reads the cluster once, `run` works until `stop` is set, then `aclose`."""
 
     def __init__(
-        self, gateway: Gateway, settings: OperatorSettings, meter: Meter, compiler: CompileGraph, *, cluster: str
+        self,
+        gateway: Gateway,
+        settings: OperatorSettings,
+        meter: Meter,
+        compiler: CompileGraph,
+        *,
+        cluster: str,
+        root: SigningKey,
     ) -> None:
         self.meter = meter
         self.cache = Cache()
@@ -91,6 +100,7 @@ class Operator:
             self._definitions,
             self._compiling,
             self._pools,
+            Appointer(root, cluster=cluster),
             self._deeds,
             statuses,
             Recorder(gateway, now=time.time),
@@ -115,7 +125,8 @@ class Operator:
         operator = None
         try:
             cluster = settings.cluster_id or await _cluster_id(gateway, settings)
-            operator = cls(gateway, settings, meter, compiler or CheckedCompiler(), cluster=cluster)
+            root = await _root_key(gateway, settings)
+            operator = cls(gateway, settings, meter, compiler or CheckedCompiler(), cluster=cluster, root=root)
             await operator._prime()
         except (StartError, asyncio.CancelledError):
             if operator is not None:
@@ -297,6 +308,26 @@ async def _cluster_id(gateway: Gateway, settings: OperatorSettings) -> str:
         logger.warning("the uid of kube-system may not be read, drivers know this cluster as %s", cluster)
     # Two operators of one cluster that serve different namespaces must not end each other's runs.
     return "/".join((cluster, *sorted(settings.namespaces)))
+
+
+async def _root_key(gateway: Gateway, settings: OperatorSettings) -> SigningKey:
+    deadline = time.monotonic() + settings.start_seconds
+    namespace = _own_namespace(settings)
+    while True:
+        try:
+            return await root_key(gateway, namespace)
+        except ClusterError as error:
+            if isinstance(error, Refused) or time.monotonic() > deadline:
+                raise StartError(_why(error)) from error
+        await asyncio.sleep(0.5)
+
+
+def _own_namespace(settings: OperatorSettings) -> str:
+    if settings.own_namespace:
+        return settings.own_namespace
+    if settings.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and OWN_NAMESPACE.exists():
+        return OWN_NAMESPACE.read_text().strip()
+    return settings.namespaces[0] if settings.namespaces else current_namespace(settings.kubeconfig)
 
 
 def _why(error: ClusterError) -> str:

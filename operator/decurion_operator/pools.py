@@ -42,6 +42,11 @@ class PoolView:
         """The drivers have said at least once what they run."""
         return self.asked_at > float("-inf")
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The public keys of the drivers."""
+        return tuple(driver.key for driver in self.drivers.values() if driver.key)
+
     def driver_of(self, uid: str) -> Driver | None:
         return next((d for d in self.drivers.values() if uid in d.runs), None)
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from decurion_crds.secrets import Entry
+from decurion_operator.appointing import Appointer
 from decurion_operator.cache import Cache, Resource
 from decurion_operator.closures import Reach, swaps_of, unused_swap
 from decurion_operator.compiling import Compiling
 from decurion_operator.conditions import Reason, timestamp
 from decurion_operator.definitions import Definitions, graph_verdict, secret_problem
-from decurion_operator.errors import BundleMissing, NotFound, SecretNotUsable, StaleLeader
+from decurion_operator.errors import BundleMissing, NotCertified, NotFound, SecretNotUsable, StaleLeader
 from decurion_operator.gateway import Gateway
 from decurion_operator.ingress import Ingress, Opened, OpenRequest
 from decurion_operator.leader import Leader
@@ -65,6 +66,7 @@ class Runs:
         definitions: Definitions,
         compiling: Compiling,
         pools: WorkerPools,
+        appointer: Appointer,
         deeds: Deeds,
         statuses: StatusWriter,
         recorder: Recorder,
@@ -79,6 +81,7 @@ class Runs:
         self._definitions = definitions
         self._compiling = compiling
         self._pools = pools
+        self._appointer = appointer
         self._deeds = deeds
         self._statuses = statuses
         self._recorder = recorder
@@ -237,7 +240,7 @@ class Runs:
             raise NotFound(f"Run {run.key.namespace}/{run.key.name} was deleted and created again.")
         digest = str((run.status or {}).get("graphDigest"))
         spec = await self._with_uids(run, raw["spec"])
-        opened: Opened = await link.call(lambda ingress: self._open_at(ingress, run, spec, digest))
+        opened: Opened = await link.call(lambda ingress: self._open_at(ingress, run, spec, digest, link.view.keys))
         now = asyncio.get_running_loop().time()
         steady = memory.opened_at is not None and now - memory.opened_at > STEADY_SECONDS
         memory.losses = 1 if steady else memory.losses + 1
@@ -265,17 +268,21 @@ class Runs:
                 found[field] = {**spec[field], "uid": uid}
         return found
 
-    async def _open_at(self, ingress: Ingress, run: Resource, spec: Mapping[str, Any], digest: str) -> Opened:
+    async def _open_at(
+        self, ingress: Ingress, run: Resource, spec: Mapping[str, Any], digest: str, keys: tuple[str, ...]
+    ) -> Opened:
         try:
-            return await self._open_as_leader(ingress, run, spec, digest)
+            return await self._open_as_leader(ingress, run, spec, digest, keys)
         except BundleMissing:
             answer = self._compiling.known(digest)
             if answer is None:
                 raise
             await ingress.put_bundle(digest, answer.bundle)
-            return await self._open_as_leader(ingress, run, spec, digest)
+            return await self._open_as_leader(ingress, run, spec, digest, keys)
 
-    async def _open_as_leader(self, ingress: Ingress, run: Resource, spec: Mapping[str, Any], digest: str) -> Opened:
+    async def _open_as_leader(
+        self, ingress: Ingress, run: Resource, spec: Mapping[str, Any], digest: str, keys: tuple[str, ...]
+    ) -> Opened:
         def request() -> OpenRequest:
             return OpenRequest(
                 uid=run.uid,
@@ -290,14 +297,19 @@ class Runs:
                 retry_from=(spec.get("retryFrom") or {}).get("uid", ""),
                 fork_from=_fork(spec.get("forkFrom") or {}),
                 retention=spec.get("retentionSeconds"),
+                certificates=self._appointer.certificates(keys, run=run.uid, leader_epoch=self._leader.epoch),
             )
 
-        try:
-            return await ingress.open(request())
-        except StaleLeader as error:
-            logger.warning("a run's log has seen leader epoch %d, above ours %d", error.highest, self._leader.epoch)
-            self._leader.raise_above(error.highest)
-            return await ingress.open(request())
+        for _ in range(2):
+            try:
+                return await ingress.open(request())
+            except StaleLeader as error:
+                logger.warning("a run's log has seen leader epoch %d, above ours %d", error.highest, self._leader.epoch)
+                self._leader.raise_above(error.highest)
+            except NotCertified as error:
+                # A driver that has started since its pool was last looked at.
+                keys = (*keys, error.key)
+        return await ingress.open(request())
 
     async def _send_secrets(self, run: Resource, memory: _Memory, link: PoolLink) -> None:
         needs = self._needs(run)

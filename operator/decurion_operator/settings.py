@@ -23,6 +23,9 @@ class OperatorSettings:
     health_host: str | None = None
     health_port: int = 8080
     cluster_id: str | None = None
+    own_namespace: str | None = None
+    """Where its root key lies; None takes that of the pod, else the first of `namespaces`, else that of the context in
+    the kubeconfig."""
 
     reconciles: int = 16
     """Objects reconciled at once. A reconcile waits for the API server only, never for a pool or a compiler."""

@@ -87,6 +87,32 @@ def test_a_key_that_cannot_be_read_is_told(ledger: Path, name: str, says: str) -
     assert (done.exit_code, says in done.output) == (2, True)
 
 
+GRAPH = """
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: small}
+spec:
+  nodes:
+    - {name: a, transform: {size: "1"}, output: {size: {type: integer}}}
+  output: {size: nodes.a.output.size}
+"""
+
+
+def test_a_run_signed_with_a_key_of_ones_own_is_verified_with_its_public_part(tmp_path: Path) -> None:
+    private, public = tmp_path / "mine.key", tmp_path / "mine.pem"
+    assert do("key", private).exit_code == 0
+    assert private.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "g.yaml").write_text(GRAPH)
+    place = ["--ledger", str(tmp_path / "ledger")]
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "g.yaml"), "--run-id", "r", "--sign", str(private), *place])
+    assert done.exit_code == 0, done.output
+    assert do("verify", "r", *place, "--root-key", public).exit_code == 0
+    again = do("key", private)
+    assert (again.exit_code, "File exists" in again.output) == (2, True)
+    wrong = CliRunner().invoke(app, ["run", str(tmp_path / "g.yaml"), "--sign", str(public), *place])
+    assert (wrong.exit_code, "must be an Ed25519 private key" in wrong.output) == (2, True)
+
+
 def test_show_says_whether_a_record_is_signed(ledger: Path) -> None:
     assert "signature: unsigned" in do("show", "plain", "/a", "--ledger", ledger).output
     assert f"signature: of a driver appointed by {ROOT.public}" in do("show", "signed", "/a", "--ledger", ledger).output

@@ -35,6 +35,7 @@ class FakeRun:
     input_from: Any
     cluster: str
     scheduled_at: str
+    certificates: list[dict[str, Any]]
     driver: str | None
     projection: dict[str, Any]
     epochs: list[int] = field(default_factory=list)
@@ -63,6 +64,10 @@ class FakePool:
         self.store_down = False
         self.refuse_open: tuple[int, dict[str, Any]] | None = None
         self.tells_secrets = True
+        self.keys: dict[str, str] = {}
+        """Public keys of drivers; where there are any, an open needs a certificate of one."""
+        self.shown_keys: dict[str, str] = {}
+        """Those of them that a driver tells when it is asked who it is."""
         self.instant = False
         """Set, every run succeeds as soon as it is opened."""
         self.most_open = 0
@@ -163,6 +168,8 @@ class FakePool:
         highest = max(run.epochs, default=0) if run is not None else self.highest_epoch
         if (run is None or (run.driver is None and not run.ended)) and body["leaderEpoch"] < highest:
             return _error(409, "StaleLeader", "The log has seen a newer leader.", highest=highest)
+        if self.keys and not {c["key"] for c in body.get("certificates", ())} & set(self.keys.values()):
+            return _error(409, "NotCertified", "No certificate is for the key.", key=next(iter(self.keys.values())))
         if run is None and body["digest"] not in self.bundles:
             return _error(404, "BundleMissing", f"No bundle {body['digest']}.")
         if run is None:
@@ -174,6 +181,7 @@ class FakePool:
                 input_from=body.get("inputFrom"),
                 cluster=body["cluster"],
                 scheduled_at=body["scheduledAt"],
+                certificates=body.get("certificates", []),
                 driver=None,
                 projection={
                     "phase": "Running",
@@ -246,6 +254,7 @@ class FakePool:
                 "id": driver,
                 "incarnation": f"{driver}.{self.incarnations[driver]}",
                 "runs": [r.uid for r in self.runs.values() if r.driver == driver and not r.ended],
+                "key": self.shown_keys.get(driver, ""),
                 "cursor": max((r.version for r in self.runs.values() if r.driver == driver), default=0),
             }
             for driver in self.drivers

@@ -71,6 +71,8 @@ def test_the_documented_rights_are_read_whole() -> None:
         ],
         ["secrets"],
         ["events"],
+        ["secrets", "configmaps"],
+        ["configmaps"],
     ]
 
 

@@ -20,7 +20,7 @@ from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError
 from decurion_crds.v1alpha1 import CancelForm
 from decurion_ledger import Settings as LogSettings
-from decurion_ledger import Store
+from decurion_ledger import SigningKey, Store
 from decurion_ledger.admission import Admission
 from decurion_ledger.errors import StaleLeader, StoreError
 from decurion_worker.approving import Answer, Verdict, answered_before
@@ -113,6 +113,7 @@ class Driver:
     ) -> None:
         self.name = name
         self.incarnation = secrets.token_hex(8)
+        self.key = SigningKey.generate()
         self.store = store
         self.admission = Admission(store)
         self.ledger_uri = ledger_uri

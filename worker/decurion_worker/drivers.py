@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from decurion_crds.canonical import Json
 from decurion_crds.v1alpha1 import CancelForm
+from decurion_ledger import Certificate
 from decurion_worker.approving import Answer
 from decurion_worker.bundles import parse_bundle, put_bundle
 from decurion_worker.context import secret_refs
@@ -81,6 +82,7 @@ class DriverCalls:
             "incarnation": driver.incarnation,
             "pid": os.getpid(),
             "cursor": driver.changes.cursor,
+            "key": driver.key.public,
         }
         return [{**who, "runners": driver.runner_names(), "runs": runs}]
 
@@ -145,6 +147,7 @@ class _Open(BaseModel):
     scheduledAt: str = ""
     seed: str = ""
     retentionSeconds: int | None = Field(None, ge=-1)
+    certificates: list[dict[str, Any]] | None = Field(None, max_length=64)
 
 
 class _Live(BaseModel):
@@ -208,7 +211,15 @@ def open_request(body: Mapping[str, Json]) -> OpenRequest:
         seed=parsed.seed,
         earlier=_earlier(parsed),
         retention=parsed.retentionSeconds,
+        appointed=_certificates(parsed.certificates),
     )
+
+
+def _certificates(given: list[dict[str, Any]] | None) -> tuple[Certificate, ...] | None:
+    try:
+        return None if given is None else tuple(map(Certificate.from_json, given))
+    except ValueError as error:
+        raise BadInput([f"certificates: {error}"]) from None
 
 
 def _earlier(parsed: _Open) -> Earlier | None:

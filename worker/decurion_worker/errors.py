@@ -696,6 +696,21 @@ class RunOnTrial(ServiceError):
         self.tried = tried
 
 
+class NotCertified(ServiceError):
+    """None of the certificates that came is for the key of the driver that is to write the log. `key` is that one."""
+
+    def __init__(self, run: str, driver: str, key: str) -> None:
+        super().__init__(
+            f"run {run}: no certificate is for the key {key} of driver {driver}; certify that key for this run and "
+            "open it again"
+        )
+        self.key = key
+        self._given = (run, driver, key)
+
+    def __reduce__(self) -> tuple[type[NotCertified], tuple[str, str, str]]:
+        return type(self), self._given
+
+
 class LogCorrupt(ServiceError):
     """A log holds a record that the run's graph cannot have."""
 

@@ -20,6 +20,7 @@ from decurion_crds.values import OutputMismatch, Validator, ValueRefused, normal
 from decurion_ledger import LogWriter, Record, Values, read_log
 from decurion_ledger.errors import RunNotFound
 from decurion_ledger.reader import is_deleted
+from decurion_worker.appointing import Appointed, signer
 from decurion_worker.bundles import get_bundle
 from decurion_worker.earlier import Earlier, Read, read_earlier, taking_of
 from decurion_worker.engine import Engine
@@ -41,7 +42,7 @@ class OpenRequest:
     run is on. Without `graph` and `digest` the run must exist; with `must_be_new` it must not. `base` is the folder of
     relative paths, for a run on a laptop. `earlier` is a run whose results it takes; graph and input are those of that
     run then, where none are given. `retention` are the seconds for which the log is kept after the run's end, -1 for
-    good.
+    good. `appointed` says by whom the driver is appointed to write its log.
     """
 
     run: str
@@ -60,6 +61,7 @@ class OpenRequest:
     seed: str = ""
     earlier: Earlier | None = None
     retention: int | None = None
+    appointed: Appointed = None
 
 
 async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
@@ -94,6 +96,14 @@ async def _opened(driver: Driver, request: OpenRequest, genesis: Record | None) 
         take_over=request.take_over,
         observer=stalled,
         settings=driver.settings.log,
+        signer=signer(
+            request.appointed,
+            driver.key,
+            driver=driver.name,
+            run=request.run,
+            leader_epoch=request.leader_epoch,
+            take_over=request.take_over,
+        ),
         each=each,
         admit=lambda: driver.trials.admit(request.run, lives.barren),
     )

@@ -33,6 +33,7 @@ from decurion_worker.errors import (
     CannotListen,
     DriverUnavailable,
     DriverUnknown,
+    NotCertified,
     RunLetGo,
     RunOnTrial,
     RunUnknown,
@@ -56,6 +57,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (RunDeleted, 404),
     (DriverUnknown, 404),
     (StaleLeader, 409),
+    (NotCertified, 409),
     (SourceMissing, 422),
     (SourceRefused, 422),
     (StoreError, 503),
@@ -204,6 +206,8 @@ def _failed(error: DecurionError) -> Response:
     more: dict[str, Json] = {}
     if isinstance(error, StaleLeader):
         more["highest"] = error.highest
+    if isinstance(error, NotCertified):
+        more["key"] = error.key
     if isinstance(error, BadInput):
         more["findings"] = list(error.findings)
     away = isinstance(error, (StoreError, StoreUnknown)) and not isinstance(error, StoreRefused)

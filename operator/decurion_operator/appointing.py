@@ -1,0 +1,126 @@
+"""The root key: with it the operator appoints drivers, and whoever has its public part can tell who wrote a ledger.
+
+The private key is made at the first start and lies in the Secret `decurion-root-key` of the operator's own namespace;
+it never leaves this process. The public keys, that of every root key that this operator ever had, are in the
+ConfigMap `decurion-root-keys` beside it. Deleting the Secret and starting the operator
+anew changes the key; what was signed with the old one is verified with the old public key, which stays.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from decurion_ledger import Certificate, SigningKey, public_keys, public_pem
+from decurion_ledger.errors import BadKeyFile
+from decurion_operator.errors import Conflict, NotFound, StartError
+from decurion_operator.gateway import Gateway
+from decurion_operator.queue import Key
+
+logger = logging.getLogger(__name__)
+
+SECRET: Final = "decurion-root-key"
+PUBLISHED: Final = "decurion-root-keys"
+PRIVATE_ENTRY: Final = "root.key"
+PUBLIC_ENTRY: Final = "root.pem"
+OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_TRIES: Final = 5
+
+
+class Appointer:
+    """Appoints drivers of `cluster` with the root key."""
+
+    def __init__(self, root: SigningKey, *, cluster: str) -> None:
+        self._root = root
+        self._cluster = cluster
+
+    @property
+    def public(self) -> str:
+        return self._root.public
+
+    def certificates(self, keys: Sequence[str], *, run: str, leader_epoch: int) -> tuple[Certificate, ...]:
+        """One for each of the public keys, for this run alone."""
+        return tuple(
+            self._root.certify(key, cluster=self._cluster, run=run, leader_epoch=leader_epoch)
+            for key in dict.fromkeys(keys)
+        )
+
+
+async def root_key(gateway: Gateway, namespace: str) -> SigningKey:
+    """The root key of the operator whose own namespace this is, made where there is none; its public part is published.
+
+    Raises `StartError` for a Secret or ConfigMap that holds something else, and `ClusterError`s.
+    """
+    key = Key("Secret", namespace, SECRET)
+    try:
+        found = await gateway.get(key)
+    except NotFound:
+        try:
+            found = await gateway.create("Secret", namespace, _secret(SigningKey.generate()))
+            logger.info("made the root key %s/%s", namespace, SECRET)
+        except Conflict:
+            found = await gateway.get(key)
+    root = _read(found, namespace)
+    await _publish(gateway, namespace, root.public)
+    return root
+
+
+def _secret(root: SigningKey) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": SECRET},
+        "immutable": True,
+        "type": "Opaque",
+        "data": {PRIVATE_ENTRY: base64.b64encode(root.to_pem()).decode()},
+    }
+
+
+def _read(found: dict[str, Any], namespace: str) -> SigningKey:
+    where = f"Secret {namespace}/{SECRET}, entry {PRIVATE_ENTRY}"
+    try:
+        return SigningKey.from_pem(base64.b64decode((found.get("data") or {})[PRIVATE_ENTRY], validate=True), where)
+    except (KeyError, binascii.Error, BadKeyFile):
+        raise StartError(
+            f"{where}: it holds no Ed25519 private key as PEM: restore it, or delete the Secret and start the operator "
+            "again, which makes a new one."
+        ) from None
+
+
+async def _publish(gateway: Gateway, namespace: str, public: str) -> None:
+    key = Key("ConfigMap", namespace, PUBLISHED)
+    for _ in range(_TRIES):
+        try:
+            found = await gateway.get(key)
+        except NotFound:
+            found = {}
+        text = str((found.get("data") or {}).get(PUBLIC_ENTRY) or "")
+        if public in _published(text, namespace):
+            return
+        data = {PUBLIC_ENTRY: text + public_pem(public)}
+        try:
+            if found:
+                await gateway.merge(key, {"data": data}, version=found["metadata"]["resourceVersion"])
+            else:
+                body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": PUBLISHED}, "data": data}
+                await gateway.create("ConfigMap", namespace, body)
+            return
+        except Conflict:
+            continue
+    raise StartError(f"ConfigMap {namespace}/{PUBLISHED} changes all the time: let nobody else write it.")
+
+
+def _published(text: str, namespace: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    try:
+        return public_keys(text.encode(), PUBLISHED)
+    except BadKeyFile:
+        raise StartError(
+            f"ConfigMap {namespace}/{PUBLISHED}, entry {PUBLIC_ENTRY}: it must hold public keys as PEM alone: "
+            "restore it, or delete the ConfigMap and start the operator again."
+        ) from None
