@@ -28,9 +28,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from peers_python import peers_python
+
 HERE = Path(__file__).parent
-REPOSITORY = HERE.parent.parent
-PEERS = REPOSITORY / ".bench"
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 STEPS = 5
@@ -76,21 +76,10 @@ def _peers(count: int) -> list[Row]:
     program = str(HERE / "peers" / "langgraph_send.py")
     for kind in ("memory", "durable"):
         done = subprocess.run(
-            [_peers_python(), program, kind, str(count)], capture_output=True, text=True, check=True, timeout=1800
+            [peers_python(), program, kind, str(count)], capture_output=True, text=True, check=True, timeout=1800
         )
         rows.append(_show(Row(f"LangGraph Send, {kind}", count, json.loads(done.stdout.splitlines()[-1]))))
     return rows
-
-
-def _peers_python() -> str:
-    """The Python of the peers' environment, made as locked the first time."""
-    python = PEERS / "bin" / "python"
-    if not python.exists():
-        uv = str(REPOSITORY / ".venv" / "bin" / "uv")
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(PEERS)], check=True)
-        lock = str(REPOSITORY / "requirements" / "bench.lock")
-        subprocess.run([uv, "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", lock], check=True)
-    return str(python)
 
 
 def _child(case: str, count: int, store: str) -> dict[str, Any]:
