@@ -21,6 +21,9 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from peers_python import peers_python
+from postgres import postgres
+
 from cluster.s3 import S3Server
 from decurion_ledger import (
     Credentials,
@@ -36,8 +39,6 @@ from decurion_ledger import (
 )
 from decurion_ledger.record import encode
 from decurion_ledger.stores import Counted
-from peers_python import peers_python
-from postgres import postgres
 
 HERE = Path(__file__).parent
 BRANCHES, NODES, DELTA = 2000, 5, 800
@@ -187,7 +188,12 @@ async def _steps(folder: Path, opened: Callable[[str], Store]) -> list[Row]:
     return [
         Row(
             what,
-            (f"{size:,}", f"{size / (STEPS * STEP_BYTES):.2f}", f"{seconds / STEPS * 1000:.2f}", f"1/{size / ours:.0f}"),
+            (
+                f"{size:,}",
+                f"{size / (STEPS * STEP_BYTES):.2f}",
+                f"{seconds / STEPS * 1000:.2f}",
+                f"1/{size / ours:.0f}",
+            ),
         )
         for what, (size, seconds) in found.items()
     ]

@@ -1,4 +1,5 @@
-"""A run of so many records in a local folder, then opened again by another driver: seconds until that stands at its end.
+"""A run of so many records in a local folder, then opened again by another driver: seconds until that stands at its
+end.
 
 Run by `hack/bench ledger` as a process of its own. Prints one line of JSON.
 """
@@ -13,20 +14,21 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-from decurion_ledger import open_store
-from decurion_worker.driver import Driver
-from decurion_worker.executors import LocalExecutor
-from decurion_worker.opening import OpenRequest
-from decurion_worker.pool import Pool, PoolSettings
-from decurion_worker.runner import RunnerSettings
-from decurion_worker.sources import Sources
-from graphs import compile_manifest
-from wide import chains
-
 A_BRANCH = 6
 
 
 async def main(folder: str, records: int) -> None:
+    from wide import chains
+
+    from decurion_ledger import open_store
+    from decurion_worker.driver import Driver
+    from decurion_worker.executors import LocalExecutor
+    from decurion_worker.opening import OpenRequest
+    from decurion_worker.pool import Pool, PoolSettings
+    from decurion_worker.runner import RunnerSettings
+    from decurion_worker.sources import Sources
+    from graphs import compile_manifest
+
     count = records // A_BRANCH
     graph = compile_manifest(chains())
     store = open_store(folder)

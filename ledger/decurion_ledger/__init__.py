@@ -1,8 +1,9 @@
 """The ledger: records, paths, values, segments, the log of a run, and the stores that keep them."""
 
 from decurion_ledger.final_state import final_state_hash
+from decurion_ledger.lookup import find
 from decurion_ledger.path import ROOT, LedgerPath, Step, branch_key
-from decurion_ledger.reader import SlotReader, find, list_runs, read_log
+from decurion_ledger.reader import SlotReader, list_runs, read_log
 from decurion_ledger.record import Record, RecordType, core_hash, decode, encode, make_core, record_hash
 from decurion_ledger.signing import Certificate, Signer, SigningKey, public_keys, public_pem
 from decurion_ledger.stores import Credentials, Store, open_store

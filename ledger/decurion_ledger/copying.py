@@ -13,12 +13,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from decurion_ledger.admission import Admission
 from decurion_ledger.blobs import keep_blob
 from decurion_ledger.errors import CopyDiffers, LogCorrupt, NotFound, RunDeleted, RunNotFound, RunOpen
-from decurion_ledger.layout import BLOBS, blob_key, final_key, needs_key, run_prefix, tomb_key
+from decurion_ledger.index import Indexer
+from decurion_ledger.layout import BLOBS, blob_key, final_key, is_derived, run_prefix, tomb_key
+from decurion_ledger.lookup import slots_of
 from decurion_ledger.patience import Clock, SystemClock, patiently
 from decurion_ledger.reader import READING
 from decurion_ledger.references import blobs_of
@@ -59,6 +62,8 @@ async def copy_run(
     await Admission(target).check()
     await work.run_objects()
     work.copied.problems = await verify(target, run)
+    if not work.copied.problems:
+        await Indexer(target, run, clock=clock).closed(await slots_of(target, run))
     return work.copied
 
 
@@ -90,7 +95,7 @@ class _Copy:
             raise RunNotFound(self._run, self._source.uri)
         if final_key(self._run) not in keys:
             raise RunOpen(self._run, "two stores that hold it could both go on with it")
-        return [key for key in keys if key not in (final_key(self._run), needs_key(self._run))]
+        return [key for key in keys if key != final_key(self._run) and not is_derived(key)]
 
     async def _blobs(self) -> None:
         waiting: list[str] = []
@@ -148,7 +153,7 @@ class _Copy:
     async def _some(self, work: Iterable[Awaitable[None]]) -> None:
         """Do all of it, some at a time, in order. The first failure is raised when those beside it have ended."""
         todo = iter(work)
-        while some := [one for one, _ in zip(todo, range(AT_ONCE), strict=False)]:
+        while some := list(islice(todo, AT_ONCE)):
             for failure in await asyncio.gather(*some, return_exceptions=True):
                 if isinstance(failure, BaseException):
                     raise failure

@@ -60,9 +60,25 @@ def tomb_key(run: str) -> str:
     return f"{TOMBS}{run}"
 
 
+def tail_key(run: str) -> str:
+    """How far the index of a run's log goes; advisory."""
+    return f"{run_prefix(run)}tail"
+
+
+def index_key(run: str, first: int, end: int) -> str:
+    """The index of the slots from `first` up to `end`."""
+    return f"{run_prefix(run)}index/{first:012d}-{end:012d}"
+
+
 def needs_key(run: str) -> str:
     """Which blobs a closed run needs; derived from its log."""
     return f"{run_prefix(run)}needs"
+
+
+def is_derived(key: str) -> bool:
+    """Whether an object of a run is made from others, and may be made anew."""
+    name = key.split("/", 3)[-1]
+    return name in ("tail", "needs") or name.startswith("index/")
 
 
 def run_of(key: str) -> str | None:

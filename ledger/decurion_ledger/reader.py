@@ -1,4 +1,4 @@
-"""Reading a log from outside: all of it in order, one record by its path, the runs of a store."""
+"""Reading a log from outside: all of it in order, records whose slots are known, the runs of a store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from decurion_ledger.layout import RUNS, run_of, slot_key, tomb_key
 from decurion_ledger.log import Tail
 from decurion_ledger.patience import Clock, Patience, SystemClock, patiently
 from decurion_ledger.record import Record
-from decurion_ledger.segment import Lookup, Segment, extract, footer_bytes, locate, parse
+from decurion_ledger.segment import Lookup, Segment, parse
 from decurion_ledger.stores.port import Store
 
 READ_AHEAD = 8
 READING = Patience(total=15.0)
-_FOOTER_GUESS = 32 * 1024
 
 
 async def read_segments(
@@ -80,28 +79,6 @@ async def is_deleted(store: Store, run: str, *, patience: Patience = READING, cl
     return True
 
 
-async def find(store: Store, run: str, path: str) -> Record | None:
-    """The result at `path`, or the last event there when it has none; None when the path is not in the log.
-
-    Reads the footers of the segments, 8 at a time, and one frame for each record found. The record is the one
-    that the store returned; that nobody changed it is what `verify` shows. Raises `RunNotFound`.
-    """
-    event: Record | None = None
-    slot = 0
-    while True:
-        keys = [slot_key(run, slot + i) for i in range(READ_AHEAD)]
-        for found in await asyncio.gather(*(_records_at(store, key, path) for key in keys)):
-            if found is None:
-                if slot == 0:
-                    raise await not_there(store, run)
-                return event
-            slot += 1
-            for record in found:
-                if record.core is not None:
-                    return record
-                event = record
-
-
 class SlotReader:
     """Reads records of one run whose slots are known; segments are kept up to `cache` bytes, frames included."""
 
@@ -149,14 +126,3 @@ async def _read_slot(store: Store, run: str, slot: int, patience: Patience, cloc
         return await patiently(lambda: store.get(key), patience=patience, clock=clock)
     except NotFound:
         return None
-
-
-async def _records_at(store: Store, key: str, path: str) -> list[Record] | None:
-    try:
-        footer = await store.get(key, (-_FOOTER_GUESS, None))
-    except NotFound:
-        return None
-    size = footer_bytes(footer, key)
-    if size > len(footer):
-        footer = await store.get(key, (-size, None))
-    return [extract(await store.get(key, (place.start, place.end)), place, key) for place in locate(footer, path, key)]

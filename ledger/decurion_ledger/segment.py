@@ -49,6 +49,8 @@ _FRAME = struct.Struct(">QII")
 _ENTRY = struct.Struct(">16sIII32s")
 _TRAILER = struct.Struct(">QII8s")
 _HASH_BYTES = 32
+_RESULT = b'{"core":'
+"""How the stored form of a record with a core begins."""
 TAIL_BYTES = _TRAILER.size + _HASH_BYTES
 
 
@@ -227,9 +229,26 @@ def extract(frame: bytes, located: Located, where: str) -> Record:
     except (ValueError, zstandard.ZstdError) as e:
         raise SegmentCorrupt(where, f"a frame cannot be read ({e})") from e
     data = raw[located.offset : located.offset + located.length]
-    if record_hash(data) != located.hash.hex():
+    if not bytes.fromhex(record_hash(data)).startswith(located.hash):
         raise SegmentCorrupt(where, "a record does not have the hash in the index")
     return decode(data, where)
+
+
+def entries_of(data: bytes, where: str) -> list[tuple[bytes, Located, bool]]:
+    """Path hash and place of each record of a segment, and whether it is a result. Raises `SegmentCorrupt`."""
+    offset, frames, records = _trailer(data, where)
+    try:
+        places = [_FRAME.unpack_from(data, offset + i * _FRAME.size) for i in range(frames)]
+        raws = [_decompressed(data[start : start + stored], raw) for start, stored, raw in places]
+        found = []
+        for i in range(records):
+            name, frame, at, length, record = _ENTRY.unpack_from(data, offset + frames * _FRAME.size + i * _ENTRY.size)
+            start, stored, raw = places[frame]
+            is_result = raws[frame].startswith(_RESULT, at)
+            found.append((name, Located(start, start + stored, raw, at, length, record), is_result))
+    except (ValueError, IndexError, struct.error, zstandard.ZstdError) as e:
+        raise SegmentCorrupt(where, f"not a segment of format {FORMAT} ({e})") from e
+    return found
 
 
 class Lookup:

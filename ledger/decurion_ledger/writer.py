@@ -34,6 +34,7 @@ from decurion_ledger.errors import (
     StoreError,
     WriterStopped,
 )
+from decurion_ledger.index import Indexer
 from decurion_ledger.layout import final_key, slot_key
 from decurion_ledger.log import Tail, fence
 from decurion_ledger.patience import REPEATED, REPEATED_WHEN_OPEN, Clock, Patience, SystemClock, patiently
@@ -128,6 +129,7 @@ class LogWriter:
         self._settings = settings
         self._clock = clock
         self._observer = observer
+        self._indexer = Indexer(store, run, clock=clock)
         self._queue: deque[Encoded] = deque()
         self._queued = 0
         self._committed = 0
@@ -267,6 +269,7 @@ class LogWriter:
             self._close = close
             await self._enqueue([prepare(close)])
         await self._complete(self._settings.patience)
+        await self._indexer.closed(self._tail.next)
 
     async def confirm(self) -> None:
         """Return when this writer still owned the log at some moment since the call.
@@ -292,6 +295,7 @@ class LogWriter:
             self._committer.cancel()
             await asyncio.gather(self._committer, return_exceptions=True)
             self._committer = None
+        await self._indexer.aclose()
         self._stop(WriterStopped(self._tail.run, self._tail.next))
 
     def _check_open(self) -> None:
@@ -341,6 +345,7 @@ class LogWriter:
         if self._clock.now() - self._started > self._settings.stall:
             await self._find_free()
         self._recovered()
+        self._indexer.grown(tail.next)
         self._spans.append((self._committed, self._committed + len(batch), header.slot))
         self._committed += len(batch)
         while self._waiters and self._waiters[0].through <= self._committed:

@@ -52,12 +52,16 @@ async def run(steps: int, size: int, checkpointer: Any) -> float:
     return seconds
 
 
+def _size(folder: Path) -> int:
+    return sum(part.stat().st_size for part in folder.iterdir())
+
+
 async def main(kind: str, place: str, steps: int, size: int) -> None:
     if kind == "sqlite":
         async with AsyncSqliteSaver.from_conn_string(str(Path(place) / "checkpoints.sqlite")) as saver:
             seconds = await run(steps, size, saver)
             await saver.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        used = sum(part.stat().st_size for part in Path(place).iterdir())
+        used = _size(Path(place))
     else:
         async with AsyncPostgresSaver.from_conn_string(place) as saver:
             await saver.setup()
