@@ -43,6 +43,7 @@ _SUBJECTS = {
     "order": "Order and channels",
     "loops": "Loops",
     "maps": "Maps and templates",
+    "workspaces": "Workspaces",
     "llms": "LLM",
     "tools": "MCPServer and tools",
     "runs": "TaskGraphRun",

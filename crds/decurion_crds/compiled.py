@@ -28,6 +28,12 @@ FINALLY = "finally"
 """The name among a graph's `templates` of the scope of its `finally`. A keyword of Python: no template has it."""
 
 
+WORKSPACE = "workspace"
+"""The tool server whose tools read and write the files of the run. It is built in: no resource declares it."""
+CONFLICTS = ".conflicts"
+"""The folder into which a map puts what its items disagree on."""
+
+
 class _Compiled(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, serialize_by_alias=True)
 
@@ -173,6 +179,29 @@ class Load(_Compiled):
     max_bytes: int = Field(alias="maxBytes")
 
 
+class NodeWorkspace(_Compiled):
+    """The files that a node sees and changes, by globs; of a node that runs scopes, what may be written in these."""
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+
+
+class MapWorkspace(_Compiled):
+    """What becomes of the files that branches wrote: see `v1alpha1.MapWorkspace`."""
+
+    merge: Literal["disjoint", "threeWay", "prefer", "namespace"] = "disjoint"
+    on_conflict: Literal["fail", "collect"] = Field("fail", alias="onConflict")
+
+
+class RunWorkspace(_Compiled):
+    """The files of a run: those of the folder at `uri`, or at the URI that the input has at `path`, if any."""
+
+    uri: str | None = None
+    path: tuple[str, ...] | None = None
+    max_bytes: int = Field(alias="maxBytes")
+    max_files: int = Field(alias="maxFiles")
+
+
 class MapBlock(_Compiled):
     """A fan-out. Exactly one of `items`, `jsonl` and `prefix` is set; `template` names a scope of the graph's
     `templates`. The items of `prefix` are the files below it whose keys fit `glob`; without `key`, theirs are the keys.
@@ -193,6 +222,7 @@ class MapBlock(_Compiled):
     concurrency: int | None = None
     tolerate: Tolerate = Tolerate(count=0)
     fail_fast: bool = Field(False, alias="failFast", exclude_if=lambda value: not value)
+    workspace: MapWorkspace | None = Field(None, exclude_if=lambda value: value is None)
 
     @property
     def keyed(self) -> bool:
@@ -345,6 +375,7 @@ class Node(_Compiled):
     timeout_seconds: float = Field(alias="timeoutSeconds")
     retry: Retry = Retry()
     on_failure: OnFailure = Field("fail", alias="onFailure", exclude_if=lambda value: value == "fail")
+    workspace: NodeWorkspace | None = Field(None, exclude_if=lambda value: value is None)
     transform: dict[str, Expr] | None = None
     code: Code | None = None
     tool: ToolCall | None = None
@@ -364,10 +395,10 @@ class Node(_Compiled):
 
     @property
     def servers(self) -> frozenset[str]:
-        """The MCPServers whose tools it may call."""
+        """The MCPServers whose tools it may call. The one that is built in is none."""
         calls = [self.tool] if self.tool is not None else []
         calls += [tool.call for tool in self.agent.tools if tool.call is not None] if self.agent is not None else []
-        return frozenset(call.server for call in calls)
+        return frozenset(call.server for call in calls if call.server != WORKSPACE)
 
     @property
     def template(self) -> str | None:
@@ -431,6 +462,26 @@ class Scope(_Compiled):
                 found[before].append(name)
         return {name: tuple(after) for name, after in found.items()}
 
+    @cached_property
+    def writers(self) -> tuple[str, ...]:
+        """The nodes that may change files, in topological order."""
+        nodes = (self.by_name[name] for name in self.order)
+        return tuple(node.name for node in nodes if node.workspace is not None and node.workspace.write)
+
+    @cached_property
+    def writers_before(self) -> dict[str, tuple[str, ...]]:
+        """Of each node those that may change files and end before it begins, in topological order."""
+        found: dict[str, set[str]] = {}
+        for name in self.order:
+            above = self.by_name[name].after
+            found[name] = {other for other in above if other in self.writers}.union(*(found[o] for o in above))
+        return {name: tuple(w for w in self.writers if w in before) for name, before in found.items()}
+
+    @cached_property
+    def filed(self) -> bool:
+        """Whether a node of it has anything to do with files."""
+        return any(node.workspace is not None for node in self.nodes)
+
     def passes_over(self, node: Node, *, skipped: Container[str], outputs: Mapping[str, Json]) -> bool:
         """Whether a node whose predecessors have ended is skipped, so that not even its `when` is evaluated.
 
@@ -469,6 +520,7 @@ class CompiledGraph(_Compiled):
     llms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     servers: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=lambda value: not value)
     limits: RunLimits = Field(default_factory=RunLimits, exclude_if=lambda value: value == RunLimits())
+    workspace: RunWorkspace | None = Field(None, exclude_if=lambda value: value is None)
 
     @property
     def final(self) -> Scope | None:

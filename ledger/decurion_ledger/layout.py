@@ -47,9 +47,13 @@ def blob_key(sha256: str) -> str:
     return f"{BLOBS}{sha256[:2]}/{sha256}"
 
 
+def pack_prefix(run: str) -> str:
+    """Where the packs of a run's workspaces lie: they are kept, copied and removed with the run."""
+    return f"{run_prefix(run)}packs/"
+
+
 def pack_key(run: str, pack: str) -> str:
-    """Where a pack of a run's workspaces lies: it is kept, copied and removed with the run."""
-    return f"{run_prefix(run)}packs/{pack}"
+    return pack_prefix(run) + pack
 
 
 def tomb_key(run: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from decurion_crds.compile import MAX_INSTANCES
+from decurion_crds.compile import BUILTIN, MAX_INSTANCES
 from decurion_crds.schemas import FOREIGN
 
 _RUN_A_GRAPH = ("graph", "map", "loop")
@@ -62,7 +62,7 @@ def uses(spec: Mapping[str, Any]) -> Uses:
             llms.add(llm["ref"])
         tool = node.get("tool")
         if isinstance(tool, Mapping) and isinstance(tool.get("server"), str):
-            servers.add(tool["server"])
+            servers |= {tool["server"]} - BUILTIN.keys()
         agent = node.get("agent")
         if isinstance(agent, Mapping):
             if isinstance(agent.get("ref"), str):
@@ -91,7 +91,7 @@ def agent_uses(spec: Mapping[str, Any]) -> Uses:
     model, tools = spec.get("model"), _objects(spec.get("tools"))
     return Uses(
         llms=frozenset({model} if isinstance(model, str) else ()),
-        servers=frozenset(tool["server"] for tool in tools if isinstance(tool.get("server"), str)),
+        servers=frozenset(tool["server"] for tool in tools if isinstance(tool.get("server"), str)) - BUILTIN.keys(),
         graphs=tuple((tool["graph"], _bound(tool)) for tool in tools if isinstance(tool.get("graph"), str)),
     )
 

@@ -168,8 +168,8 @@ CASES: dict[str, tuple[object, list[str]]] = {
         ["nodes.x.map [ONE-OF] items and itemsFrom are set, and only one of them may be; remove the other"],
     ),
     "kind of node that is not built": (
-        node(workspace={"read": ["*"]}),
-        ["nodes.x.workspace [NOT-SUPPORTED] workspace is not built yet; pass contents by with and output"],
+        node(assurance=True),
+        ["nodes.x.assurance [NOT-SUPPORTED] assurance is not built yet; remove it"],
     ),
     "form of code that is not built": (
         node(code={"source": "1", "interpreter": "subprocess"}),

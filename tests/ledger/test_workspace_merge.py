@@ -89,7 +89,7 @@ async def test_a_resolver_finds_every_version_below_conflicts_and_the_base_in_it
     (conflict,) = done.conflicts
     told = conflict.to_json()
     assert told["path"] == "a"
-    assert [(side["arms"], side["kind"]) for side in told["sides"]] == [
+    assert [(side["items"], side["kind"]) for side in told["sides"]] == [
         ([0, 3], "file"),
         ([1], "file"),
         ([2], "absent"),

@@ -43,6 +43,8 @@ RECORDED = {
         "SourceChanged",
         "TooFewEndedWell",
         "DuplicateKey",
+        "WorkspaceConflict",
+        "WorkspaceRefused",
         "RunnerLost",
         "DriverCrashLoop",
     },

@@ -8,7 +8,7 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph, Node, Scope
 from decurion_crds.values import OutputMismatch, Validator
 from decurion_crds.wide import ListRef
-from decurion_ledger import Record, vhash
+from decurion_ledger import Record, RecordType, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_worker.context import schema_hash
 from decurion_worker.engine import Task
@@ -45,6 +45,8 @@ class Acceptance:
         if record.core.get("path") != record.path or hash_core(record.core) != record.core_hash:
             return "its core does not have the hash it names"
         if record.type == "approval_requested" and (why := self._asking_fault(record, task)):
+            return why
+        if (why := _files_fault(record)) is not None:
             return why
         if task.kind == "join" and record.core.get("arms") != task.env["arms"]:
             return "it names other arms than have ended"
@@ -86,7 +88,7 @@ class Acceptance:
     def _place_fault(self, record: Record, task: Task, last: bool) -> str | None:
         """Why a record of this type and path cannot come of the task, or why it cannot be the last one."""
         if record.core is None:
-            if last or record.type not in ("attempt_failed", *EVENTS):
+            if last or record.type not in ("attempt_failed", RecordType.CONFLICT, *EVENTS):
                 return f"a record of type {record.type} cannot end an item"
             ends = False
         elif record.type not in ("commit", "skip", "scope_opened", "join", "approval_requested"):
@@ -112,6 +114,8 @@ class Acceptance:
             return self._has_place(self._home(task), f"{task.node}{inside}", event)
         if task.kind == "node" and inside.startswith("#"):
             return self._has_place(self._home(task), f"{task.node}{inside}", event)
+        if record.type == RecordType.CONFLICT:
+            return task.kind == "join" and not inside
         return task.kind == "node" and not inside
 
     def _call_fault(self, record: Record, task: Task, opened: Container[str]) -> str | None:
@@ -190,6 +194,14 @@ def _called(agent: Node, record: Record) -> str | None:
     named = (record.core or {}).get("tool")
     tools = agent.agent.tools if agent.agent is not None else ()
     return next((tool.graph for tool in tools if tool.name == named), None)
+
+
+def _files_fault(record: Record) -> str | None:
+    """Why the files that a record names cannot be found, or None."""
+    root, held = (record.core or {}).get("workspace"), record.envelope.get("workspace")
+    if root is None and held is None:
+        return None
+    return None if isinstance(held, dict) and held.get("root") == root else "its files are not with it"
 
 
 def _is_round(node: Node, number: str) -> bool:

@@ -16,13 +16,16 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import Node, Scope
 from decurion_crds.expressions import ExpressionFailed
 from decurion_ledger import Record
+from decurion_ledger.workspace import Version
 from decurion_worker.calls import with_calls
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.engine.causes import still_due
 from decurion_worker.engine.environment import environment
+from decurion_worker.engine.files import leaf_layers
 from decurion_worker.engine.scopes import UNBOUNDED
 from decurion_worker.errors import ExpressionFailure, TimedOut, WorkError
 from decurion_worker.failure import Failure
+from decurion_worker.files import files_in
 from decurion_worker.journal import Journal
 from decurion_worker.leaf_loop import LeafLoop, LoopEnd
 from decurion_worker.link import Done, WorkItem
@@ -43,7 +46,7 @@ async def run_loop(context: RunContext, item: WorkItem, *, worker: str, emit: Em
         await emit(record, False)
 
     loop = LeafLoop(
-        Execution(context, item.scope, node, journal),
+        Execution(context, item.scope, node, journal, template=item.template),
         item.env["env"],
         opening=item.env["opening"],
         core=item.parents[0][1],
@@ -51,13 +54,14 @@ async def run_loop(context: RunContext, item: WorkItem, *, worker: str, emit: Em
         make=partial(leaf_scope, context, node.template or "", envelope=envelope, emit=inside, journal=journal),
         emit=inside,
         envelope=envelope,
+        files=item.files["base"] if item.files is not None else None,
     )
     await emit((await loop.run()).built.record, True)
 
 
 def leaf_scope(context: RunContext, template: str, **more: Any) -> LeafScope:
     """The scope of a template, which is leaf."""
-    return LeafScope(context, context.scope(template), **more)
+    return LeafScope(context, context.scope(template), template=template, **more)
 
 
 async def run_branch(context: RunContext, item: WorkItem, *, worker: str, emit: Emit, journal: Journal) -> None:
@@ -65,6 +69,8 @@ async def run_branch(context: RunContext, item: WorkItem, *, worker: str, emit: 
     leaf = LeafScope(
         context,
         context.scope(item.template),
+        template=item.template,
+        files=item.files["base"] if item.files is not None else None,
         path=item.scope,
         input=item.env["input"],
         start=item.parents,
@@ -84,6 +90,8 @@ class _Progress:
     skipped: set[str]
     writes: dict[str, dict[str, Json]]
     failures: dict[str, Failure]
+    files: dict[str, Json]
+    """The versions of the files that nodes left."""
 
 
 class _Ended(NamedTuple):
@@ -94,6 +102,7 @@ class _Ended(NamedTuple):
     failure: Failure | None
     output: Json
     writes: Mapping[str, Json]
+    files: Json = None
 
 
 def _end_mark(node: Node) -> str:
@@ -102,7 +111,9 @@ def _end_mark(node: Node) -> str:
 
 
 class LeafScope:
-    """One instance of a leaf scope. `start` is what its first nodes depend on, `done` what is committed of it."""
+    """One instance of a leaf scope. `start` is what its first nodes depend on, `done` what is committed of it, `files`
+    the version of the files that it begins with.
+    """
 
     def __init__(
         self,
@@ -116,7 +127,11 @@ class LeafScope:
         envelope: Mapping[str, Json],
         emit: Callable[[Record], Awaitable[None]],
         journal: Journal,
+        template: str = "",
+        files: Json = None,
     ) -> None:
+        self._template = template
+        self._files = files
         self._context = context
         self._scope = scope
         self._path = path
@@ -126,7 +141,7 @@ class LeafScope:
         self._envelope = dict(envelope)
         self._emit = emit
         self._journal = journal
-        self._now = _Progress({}, {}, set(), {}, {})
+        self._now = _Progress({}, {}, set(), {}, {}, {})
         self.failure: Failure | None = None
         """Why the scope failed, once `run` has returned."""
 
@@ -194,7 +209,7 @@ class LeafScope:
                 continue
             if not mark and node.template is not None and one.failure is not None and node.on_failure == "otherwise":
                 return False  # its `writes` failed: what stands for it is still due
-            ended = _Ended(f"{where}{mark}", one.core_hash, one.failure, one.output, dict(one.writes))
+            ended = _Ended(f"{where}{mark}", one.core_hash, one.failure, one.output, dict(one.writes), one.files)
             self._absorb(node, ended, skipped=one.status == "skipped", instead=one.instead, final=bool(mark))
             return True
         mark = _end_mark(node)
@@ -203,11 +218,13 @@ class LeafScope:
             return False
         if end.failure is not None and node.on_failure == "otherwise":
             return False
-        self._absorb(node, _Ended(f"{where}{mark}", end.core_hash, end.failure, end.output, {}))
+        self._absorb(node, _Ended(f"{where}{mark}", end.core_hash, end.failure, end.output, {}, end.files))
         return True
 
     async def _node(self, node: Node) -> bool:
-        execution = Execution(self._context, f"{self._path}/{node.name}", node, self._journal)
+        execution = Execution(self._context, f"{self._path}/{node.name}", node, self._journal, template=self._template)
+        if node.workspace is not None:
+            execution.files = self._seen_files(node.name)
         with_calls(
             execution,
             parents=self._parents(node),
@@ -219,37 +236,46 @@ class LeafScope:
         env = self._environment(node.reads)
         if f"{node.name}!open" in self._done:
             opened = self._done[f"{node.name}!open"]
-            return await self._inside(execution, env, opened.output, opened.core_hash)
+            return await self._inside(execution, env, opened.output, opened.core_hash, opened.files)
         skip = self._scope.passes_over(node, skipped=self._now.skipped, outputs=self._now.outputs)
         result = await execute(execution, env, skip=skip)
         await self._emit_attempts(execution)
         built = await node_record(execution, result, parents=self._parents(node), envelope=self._envelope)
         await self._emit(built.record)
+        files = files_in(built.record.envelope)
         if result.status == "opened":
-            return await self._inside(execution, env, built.value, built.record.core_hash)
-        ended = _Ended(execution.path, built.record.core_hash, result.failure, built.value, built.writes)
+            return await self._inside(execution, env, built.value, built.record.core_hash, files)
+        ended = _Ended(execution.path, built.record.core_hash, result.failure, built.value, built.writes, files)
         return self._absorb(node, ended, skipped=result.status == "skipped", instead=result.instead)
 
-    async def _inside(self, execution: Execution, env: Mapping[str, Json], opening: Json, core: str) -> bool:
+    async def _inside(
+        self, execution: Execution, env: Mapping[str, Json], opening: Json, core: str, files: Json
+    ) -> bool:
         """The graph or the loop of a node, then what follows from its end."""
         end = self._done.get(f"{execution.node.name}{_end_mark(execution.node)}")
         if end is not None:
-            return await self._after(execution, env, end.output, end.failure, end.core_hash)
+            return await self._after(execution, env, end.output, end.failure, end.core_hash, end.files)
         run = self._loop if execution.node.loop is not None else self._graph
-        built, failure = await run(execution, env, opening, core)
+        built, failure = await run(execution, env, opening, core, files)
         await self._emit(built.record)
-        return await self._after(execution, env, built.value, failure, built.record.core_hash)
+        left = files_in(built.record.envelope)
+        return await self._after(execution, env, built.value, failure, built.record.core_hash, left)
 
-    async def _graph(self, execution: Execution, env: Mapping[str, Json], input: Json, core: str) -> LoopEnd:
+    async def _graph(
+        self, execution: Execution, env: Mapping[str, Json], input: Json, core: str, files: Json
+    ) -> LoopEnd:
         """The end of the graph of a node, in a scope of its own."""
         path = execution.path
         done = self._done_below(f"{execution.node.name}/")
         template = execution.node.template or ""
-        inner = self._scope_in(template, path=path, input=input, start=((f"{path}!open", core),), done=done)
+        start = ((f"{path}!open", core),)
+        inner = self._scope_in(template, path=path, input=input, start=start, done=done, files=files)
         built = await self._within(execution, inner)
         return LoopEnd(built, inner.failure)
 
-    async def _loop(self, execution: Execution, env: Mapping[str, Json], opening: Json, core: str) -> LoopEnd:
+    async def _loop(
+        self, execution: Execution, env: Mapping[str, Json], opening: Json, core: str, files: Json
+    ) -> LoopEnd:
         name = execution.node.name
         loop = LeafLoop(
             execution,
@@ -260,6 +286,7 @@ class LeafScope:
             make=partial(self._scope_in, execution.node.template or ""),
             emit=self._emit,
             envelope=self._envelope,
+            files=files,
         )
         return await loop.run()
 
@@ -267,7 +294,14 @@ class LeafScope:
         return {name[len(prefix) :]: one for name, one in self._done.items() if name.startswith(prefix)}
 
     def _scope_in(
-        self, template: str, *, path: str, input: Json, start: Parents, done: Mapping[str, Done]
+        self,
+        template: str,
+        *,
+        path: str,
+        input: Json,
+        start: Parents,
+        done: Mapping[str, Done],
+        files: Json = None,
     ) -> LeafScope:
         """A scope inside this one: that of a graph, of one round of a loop, or of a call of an agent."""
         return leaf_scope(
@@ -280,6 +314,7 @@ class LeafScope:
             envelope=self._envelope,
             emit=self._emit,
             journal=self._journal,
+            files=files,
         )
 
     async def _within(self, execution: Execution, inner: LeafScope) -> Built:
@@ -292,11 +327,17 @@ class LeafScope:
             return await inner.fail(failure_from(execution.path, TimedOut(execution.path, seconds)))
 
     async def _after(
-        self, execution: Execution, env: Mapping[str, Json], output: Json, failure: Failure | None, core: str
+        self,
+        execution: Execution,
+        env: Mapping[str, Json],
+        output: Json,
+        failure: Failure | None,
+        core: str,
+        files: Json,
     ) -> bool:
         """The `writes` of a graph or loop that ended, and the `otherwise` of one that failed, itself or in these."""
         node, path = execution.node, execution.path
-        ended = _Ended(f"{path}{_end_mark(node)}", core, failure, output, {})
+        ended = _Ended(f"{path}{_end_mark(node)}", core, failure, output, {}, files)
         if failure is None and node.writes:
             ended = await self._written(execution, env, ended)
         if ended.failure is None or node.on_failure != "otherwise":
@@ -314,12 +355,13 @@ class LeafScope:
         """The `writes` of a graph or loop, or what is committed of them."""
         one = self._done.get(execution.node.name)
         if one is not None:
-            return _Ended(execution.path, one.core_hash, one.failure, ended.output, dict(one.writes))
+            return _Ended(execution.path, one.core_hash, one.failure, ended.output, dict(one.writes), ended.files)
         result = await writes_result(execution, env, ended.output)
         parents = ((ended.where, ended.core),)
         built = await node_record(execution, result, parents=parents, envelope=self._envelope)
         await self._emit(built.record)
-        return _Ended(execution.path, built.record.core_hash, result.failure, ended.output, built.writes)
+        core = built.record.core_hash
+        return _Ended(execution.path, core, result.failure, ended.output, built.writes, ended.files)
 
     def _absorb(
         self, node: Node, ended: _Ended, *, skipped: bool = False, instead: bool = False, final: bool = False
@@ -337,6 +379,8 @@ class LeafScope:
                 self._now.failures[node.name] = ended.failure
                 return False
         self._now.outputs[node.name] = output
+        if ended.failure is None and not skipped and ended.files is not None and node.name in self._scope.writers:
+            self._now.files[node.name] = ended.files
         if skipped:
             self._now.skipped.add(node.name)
         for channel, value in ended.writes.items():
@@ -358,6 +402,10 @@ class LeafScope:
             reads=reads,
         )
 
+    def _seen_files(self, name: str | None) -> Json:
+        """What is told of the files that a node sees, or that the scope leaves."""
+        return {"base": self._files, "layers": leaf_layers(self._scope, name, self._now.files)}
+
     def _parents(self, node: Node) -> Parents:
         return self._ends(node.parents)
 
@@ -373,6 +421,9 @@ class LeafScope:
             reads = tuple(sorted({read for expr in self._scope.output.values() for read in expr.reads}))
             parents = self._ends({read.split(".")[1] for read in reads if read.startswith("nodes.")})
             value, failure = await scope_output(self._context, self._scope, self._path, self._environment(reads))
+        files = None
+        if failure is None:
+            files, failure = await scope_files(self._context, self._scope, self._path, self._seen_files(None))
         self.failure = failure
         return await build(
             self._context.values,
@@ -386,7 +437,21 @@ class LeafScope:
             failure=failure,
             schema=self._context.schema_hash(self._scope.output_schema),
             envelope=self._envelope,
+            files=files,
         )
+
+
+async def scope_files(
+    context: RunContext, scope: Scope, path: str, files: Json
+) -> tuple[Version | None, Failure | None]:
+    """The files that a scope leaves, None for one that has nothing to do with them; or why there are none."""
+    if not scope.filed:
+        return None, None
+    where = f"{path or '/'}!output"
+    try:
+        return await context.files.view(scope, files, path=where), None
+    except WorkError as error:
+        return None, failure_from(where, error)
 
 
 async def scope_output(

@@ -17,9 +17,11 @@ from decurion_crds.wide import has_refs
 from decurion_ledger import Store, Values
 from decurion_ledger.errors import ValueTooWide
 from decurion_ledger.patience import Patience, SystemClock, patiently
+from decurion_ledger.workspace import Draft
 from decurion_worker import wide
 from decurion_worker.errors import SecretMissing, WorkError
 from decurion_worker.failure import Failure
+from decurion_worker.files import RunFiles
 from decurion_worker.journal import Journal
 from decurion_worker.link import WorkItem
 from decurion_worker.models import open_model
@@ -62,6 +64,7 @@ class RunContext:
         self.clock = clock
         self.facts = dict(facts)
         self.values = Values(store, run, patience=store_patience)
+        self.files = RunFiles(graph, store, run, patience=store_patience)
         self._sources = sources
         # A file takes as long as its size wants: each request to a store has bounds of its own.
         self._source_patience = replace(store_patience or Patience(), attempt=SOURCE_SECONDS)
@@ -269,7 +272,7 @@ class Calls(Protocol):
 @dataclass(slots=True)
 class Execution:
     """One node being executed: where it is, and what the attempts have cost so far. `calls` runs the graphs that are
-    tools of an agent.
+    tools of an agent. `files` is what is told of the files that it sees in its `scope`, `draft` what it makes of them.
     """
 
     context: RunContext
@@ -281,6 +284,13 @@ class Execution:
     turns: int = 0
     failed_attempts: list[dict[str, Json]] = field(default_factory=list)
     calls: Calls | None = None
+    template: str = ""
+    files: Json = None
+    draft: Draft | None = None
+
+    @property
+    def scope(self) -> Scope:
+        return self.context.scope(self.template)
 
     def charge(self, *, input_tokens: int, output_tokens: int) -> None:
         self.usage["calls"] = self.usage.get("calls", 0) + 1

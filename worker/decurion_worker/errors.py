@@ -43,6 +43,8 @@ DecurionError                      (decurion_crds.errors)
 │       ├── SourceInvalid          a source, or a line of it, is not what it has to be
 │       ├── SourceChanged          a file or object is not what it was when it was listed
 │       ├── DuplicateKey           two items of a map have one key
+│       ├── WorkspaceRefused       files that no workspace may hold, or that exceed its quota
+│       ├── WorkspaceConflict      items of a map made different things of one file
 │       ├── RunnerLost             the runner died under this item again and again
 │       └── DriverCrashLoop        the driver died with this run again and again
 └── ServiceError                   a call to a driver, or a driver, failed; nothing of it is an attempt
@@ -538,6 +540,35 @@ class DuplicateKey(Terminal):
         self.key = key
         self.first = first
         self.second = second
+
+
+class WorkspaceRefused(Terminal):
+    """The files that a node would see, or leave, are refused: `why` is a sentence of the ledger."""
+
+    code = "WorkspaceRefused"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why.removesuffix('.')}")
+        self.path = path
+        self.why = why
+
+
+class WorkspaceConflict(Terminal):
+    """Items of a map made different things of the file `file`, and of `count` files in all."""
+
+    code = "WorkspaceConflict"
+
+    def __init__(self, path: str, file: str, items: Sequence[int], count: int) -> None:
+        named = ", ".join(str(item) for item in items[:MAX_SHOWN])
+        more = f", and so it is with {count - 1} more files" if count > 1 else ""
+        super().__init__(
+            f"{path}: the items {named} do not agree on {file}{more}; let each write files of its own, or write "
+            "onConflict: collect"
+        )
+        self.path = path
+        self.file = file
+        self.items = tuple(items)
+        self.count = count
 
 
 class RunnerLost(Terminal):

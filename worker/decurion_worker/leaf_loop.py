@@ -13,6 +13,7 @@ from decurion_worker.engine.rounds import Best, Round
 from decurion_worker.engine.scopes import UNBOUNDED
 from decurion_worker.errors import TimedOut
 from decurion_worker.failure import Failure
+from decurion_worker.files import files_in
 from decurion_worker.link import Done
 from decurion_worker.nodes.loop import after_round
 from decurion_worker.nodes.node import failure_from
@@ -28,7 +29,9 @@ class RoundScope(Protocol):
 
 
 class MakeRound(Protocol):
-    def __call__(self, *, path: str, input: Json, start: Parents, done: Mapping[str, Done]) -> RoundScope: ...
+    def __call__(
+        self, *, path: str, input: Json, start: Parents, done: Mapping[str, Done], files: Json
+    ) -> RoundScope: ...
 
 
 class LoopEnd(NamedTuple):
@@ -45,6 +48,7 @@ class _Begun(NamedTuple):
     input: Json
     start: tuple[str, str]
     best: Best | None
+    files: Json = None
 
 
 class LeafLoop:
@@ -63,7 +67,9 @@ class LeafLoop:
         make: MakeRound,
         emit: Callable[[Record], Awaitable[None]],
         envelope: Mapping[str, Json],
+        files: Json = None,
     ) -> None:
+        self._files = files
         self._execution = execution
         self._env = env
         self._opening = opening
@@ -95,40 +101,41 @@ class LeafLoop:
                 return LoopEnd(built, after.failure)
             await self._emit(built.record)
             start = (built.record.path, built.record.core_hash)
-            begun = _Begun(ended.number + 1, built.value["input"], start, after.best)
+            begun = _Begun(ended.number + 1, built.value["input"], start, after.best, files_in(built.record.envelope))
 
     def _begun(self) -> _Begun:
         """The latest round that has begun."""
         numbers = [int(name[1:-5]) for name in self._done if name.endswith("!open") and "/" not in name]
         if not numbers:
-            return _Begun(1, self._opening["input"], self._start, None)
+            return _Begun(1, self._opening["input"], self._start, None, self._files)
         mark = f"@{max(numbers):03d}!open"
         one = self._done[mark]
         start = (f"{self._execution.path}{mark}", one.core_hash)
-        return _Begun(max(numbers), one.output["input"], start, self._best(one.output.get("best")))
+        return _Begun(max(numbers), one.output["input"], start, self._best(one.output.get("best")), one.files)
 
     def _best(self, named: Mapping[str, Json] | None) -> Best | None:
         """The best round before one that is committed, whose record names it: its end is committed, too."""
         if named is None:
             return None
         end = self._done[f"@{named['round']:03d}!output"]
-        return Best(named["round"], named["score"], end.output, end.core_hash)
+        return Best(named["round"], named["score"], end.output, end.core_hash, end.files)
 
     async def _round(self, begun: _Begun) -> Round | Failure:
         mark = f"@{begun.number:03d}"
         end = self._done.get(f"{mark}!output")
         if end is not None:
-            failure, output, core = end.failure, end.output, end.core_hash
+            failure, output, core, files = end.failure, end.output, end.core_hash, end.files
         else:
             path, inside = f"{self._execution.path}{mark}", f"{mark}/"
             done = {name[len(inside) :]: one for name, one in self._done.items() if name.startswith(inside)}
-            scope = self._make(path=path, input=begun.input, start=[begun.start], done=done)
+            scope = self._make(path=path, input=begun.input, start=[begun.start], done=done, files=begun.files)
             built = await scope.run()
             await self._emit(built.record)
             failure, output, core = scope.failure, built.value, built.record.core_hash
+            files = files_in(built.record.envelope)
         if failure is not None:
             return failure
-        return Round(begun.number, begun.input, output, core, begun.best)
+        return Round(begun.number, begun.input, output, core, begun.best, files)
 
     async def _failed(self, failure: Failure) -> LoopEnd:
         context = self._execution.context

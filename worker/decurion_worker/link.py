@@ -40,6 +40,8 @@ class Done:
     writes: tuple[tuple[str, Json], ...] = ()
     instead: bool = False
     """Its output stands for that of a node that failed."""
+    files: Json = None
+    """The version of the files that its record names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class WorkItem:
     `loop`: all rounds of the loop `node` at `scope`, whose template is leaf, from `env["opening"]`; `done` as for
     a branch. `round`: what comes after the round `env["round"]` of a loop. In both `env["env"]` is what the expressions
     of the loop see of their scope.
+    `files` is what the item sees of the files of the run: see `RunFiles`; for a `join`, `base` is what the branches
+    began with.
     `notes` are events of the item, or of nodes inside it, that have no result yet.
     `parents` are the core hashes (path, hash) that the first records depend on. `skip` says that the node's own
     predecessors were all skipped.
@@ -70,6 +74,7 @@ class WorkItem:
     skip: bool = False
     done: Mapping[str, Done] = field(default_factory=dict)
     notes: tuple[Record, ...] = ()
+    files: Json = None
 
 
 # ---- driver → runner

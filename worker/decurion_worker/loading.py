@@ -50,4 +50,5 @@ async def done(values: Values, record: Record) -> Done:
         failure=failure,
         writes=tuple(writes),
         instead=failure is not None and delta is not None,
+        files=record.envelope.get("workspace"),
     )

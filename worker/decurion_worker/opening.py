@@ -25,6 +25,7 @@ from decurion_worker.bundles import get_bundle
 from decurion_worker.earlier import Earlier, Read, read_earlier, taking_of
 from decurion_worker.engine import Engine
 from decurion_worker.errors import BadInput, EarlierMissing, LogCorrupt, RunExists
+from decurion_worker.importing import first_files, take_packs
 from decurion_worker.projection import RunFacts
 from decurion_worker.records import genesis_record
 from decurion_worker.session import RunSession
@@ -165,6 +166,15 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
         # What runs again is told the same time, and draws the same numbers, as what is taken.
         scheduled, seed, base = str(earlier.facts["scheduledAt"]), earlier.seed, base or earlier.base
         more = {"earlier": earlier.taking(graph, checked).note}
+    if base:
+        driver.sources.base = Path(base)
+    if earlier is None:
+        files = await first_files(
+            graph, checked, sources=driver.sources, store=driver.store, run=request.run, patience=patience
+        )
+    else:
+        files = earlier.files
+        await take_packs(driver.store, earlier.run, request.run, patience=patience)
     return await genesis_record(
         Values(driver.store, request.run, patience=patience),
         run=request.run,
@@ -172,6 +182,7 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
         input=checked,
         seed=seed,
         facts={"id": request.run, "scheduledAt": scheduled},
+        files=files,
         envelope={
             "name": request.name or graph.name,
             "namespace": request.namespace,
@@ -248,6 +259,7 @@ async def _session(driver: Driver, request: OpenRequest, genesis: Record) -> Run
         seed=core["seed"],
         clock=_clock(genesis.envelope["facts"]["scheduledAt"]),
     )
+    session.engine.root.base_files = genesis.envelope.get("workspace")
     session.leader_epoch = request.leader_epoch
     session.cluster = request.cluster
     return session

@@ -13,6 +13,7 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph, Node, Scope
 from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
+from decurion_ledger.workspace import Version
 from decurion_worker.context import Execution, schema_hash
 from decurion_worker.engine.actions import Decide, EndScope, GiveUp, OpenFinally, RaceLost, RaceWon, Task
 from decurion_worker.engine.ending import FINAL_OPEN
@@ -21,6 +22,7 @@ from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.scopes import ABANDONED, Opened, timed_out
 from decurion_worker.engine.tasks import counts
 from decurion_worker.failure import Failure
+from decurion_worker.files import version_of
 from decurion_worker.nodes import NodeResult
 from decurion_worker.nodes.approval import nonce
 from decurion_worker.nodes.loop import After
@@ -58,8 +60,9 @@ async def build(
     envelope: Mapping[str, Json] | None = None,
     has_value: bool | None = None,
     extra: Mapping[str, Json] | None = None,
+    files: Version | None = None,
 ) -> Built:
-    """A record with a core. Every blob that it names is stored when this returns.
+    """A record with a core. Every blob that it names is stored when this returns. `files` is the version that it names.
 
     A failure has a value only where `has_value` says so.
     """
@@ -82,6 +85,8 @@ async def build(
     if extra:
         core.update(extra)
     full: dict[str, Any] = {"run": run, **(envelope or {}), "values": kept.packed}
+    if files is not None:
+        core["workspace"], full["workspace"] = files.root, files.to_json()
     if failure is not None:
         full["message"] = failure.message
         full["failed_at"] = failure.path
@@ -119,6 +124,7 @@ async def node_record(
         schema=context.schema_hash(node.output) if result.status != "asked" else None,
         writes=result.writes,
         envelope=seen,
+        files=result.files,
     )
 
 
@@ -154,8 +160,11 @@ async def genesis_record(
     seed: str,
     facts: Mapping[str, Json],
     envelope: Mapping[str, Json],
+    files: Version | None = None,
 ) -> Record:
-    """The first record of a run: what it is a run of. Graph and input are its values, by hash."""
+    """The first record of a run: what it is a run of. Graph and input are its values, by hash; `files` are those that
+    it begins with.
+    """
     closure = graph.to_json()
     core = make_core(
         type="genesis",
@@ -175,6 +184,8 @@ async def genesis_record(
         "closure": vhash(closure),
         "values": await values.pack([closure, input]),
     }
+    if files is not None:
+        core["workspace"], full["workspace"] = files.root, files.to_json()
     return Record(type="genesis", path="/", core=core, envelope=full, core_hash=hash_core(core))
 
 
@@ -204,7 +215,16 @@ async def round_record(
         failure=after.failure,
         schema=None if opens else context.schema_hash(node.output),
         envelope=seen,
+        files=_round_files(node, after, last),
     )
+
+
+def _round_files(node: Node, after: After, last: Round) -> Version | None:
+    """The files that the next round begins with, or that the loop leaves: those of the round whose output it has."""
+    if node.workspace is None or after.failure is not None:
+        return None
+    keeps = node.loop is not None and node.loop.keep == "best" and after.input is None
+    return version_of(after.best.files if keeps and after.best is not None else last.files)
 
 
 async def loop_failed(

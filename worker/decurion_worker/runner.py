@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,13 +19,14 @@ from decurion_crds.expressions import Evaluator
 from decurion_ledger import Record, SlotReader, Store
 from decurion_ledger.errors import StoreError
 from decurion_ledger.patience import Patience
-from decurion_worker.branch import leaf_scope, run_branch, run_loop, scope_output
+from decurion_worker.branch import leaf_scope, run_branch, run_loop, scope_files, scope_output
 from decurion_worker.calls import with_calls
 from decurion_worker.context import CallsOpen, Execution, RunContext
 from decurion_worker.emitting import Emitter
 from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.tasks import task_of
 from decurion_worker.failure import Failure
+from decurion_worker.joining import join_files
 from decurion_worker.link import (
     Acked,
     Alive,
@@ -283,7 +284,8 @@ class Runner:
             return
         node = context.scope(item.template).by_name[item.node]
         journal = emit.journal()
-        execution = Execution(context, f"{item.scope}/{item.node}", node, journal)
+        execution = Execution(context, f"{item.scope}/{item.node}", node, journal, template=item.template)
+        execution.files = item.files
 
         async def inside(record: Record) -> None:
             await emit(record, False)
@@ -294,7 +296,7 @@ class Runner:
             await emit(await self._after_round(execution, item, envelope), True)
             return
         if item.kind == "join":
-            await emit(await self._join(execution, item, envelope), True)
+            await emit(await self._join(execution, item, envelope, inside), True)
             return
         mark = ""
         if item.kind == "writes":
@@ -324,6 +326,9 @@ class Runner:
     async def _output(self, context: RunContext, item: WorkItem, envelope: dict[str, Json]) -> Record:
         scope = context.scope(item.template)
         value, failure = await scope_output(context, scope, item.scope, item.env)
+        files = None
+        if failure is None:
+            files, failure = await scope_files(context, scope, item.scope, item.files)
         built = await build(
             context.values,
             item.run,
@@ -336,6 +341,7 @@ class Runner:
             failure=failure,
             schema=context.schema_hash(scope.output_schema),
             envelope=envelope,
+            files=files,
         )
         return built.record
 
@@ -344,10 +350,13 @@ class Runner:
         after = await after_round(execution, item.env["env"], last)
         return (await round_record(execution, after, last, start=item.parents, envelope=envelope)).record
 
-    async def _join(self, execution: Execution, item: WorkItem, envelope: dict[str, Json]) -> Record:
+    async def _join(
+        self, execution: Execution, item: WorkItem, envelope: dict[str, Json], emit: Callable[[Record], Awaitable[None]]
+    ) -> Record:
         context, node = execution.context, execution.node
         reader = SlotReader(self._store, item.run)
-        value = await joined_output(context.values, reader, path=execution.path, env=item.env)
+        joined = await joined_output(context.values, reader, path=execution.path, env=item.env)
+        files = await join_files(execution, item, joined, envelope=envelope, emit=emit)
         built = await build(
             context.values,
             item.run,
@@ -356,10 +365,12 @@ class Runner:
             node=node.digest,
             parents=item.parents,
             input=None,
-            value=value,
+            value=files.value,
+            failure=files.failure,
             schema=context.schema_hash(node.output),
             envelope=envelope,
             extra={"arms": item.env["arms"]},
+            files=files.version,
         )
         return built.record
 

@@ -56,7 +56,7 @@ from decurion_worker.engine import (
     Task,
     failure_of,
 )
-from decurion_worker.errors import RunnerLost
+from decurion_worker.errors import RunnerLost, WorkspaceConflict, WorkspaceRefused
 from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.loading import applied, done
 from decurion_worker.notes import Notes
@@ -295,6 +295,7 @@ class RunSession:
             skip=task.skip,
             done=done,
             notes=self._notes.of(task.key),
+            files=task.files,
         )
 
     def lose(self, runner: str, beside: int) -> None:
@@ -538,7 +539,8 @@ class RunSession:
         failure = failure_of(record)
         inside = record.path.endswith(("!output", "!join"))
         ended = record.path.removesuffix("!output")
-        if record.core is not None and "arms" not in record.core:
+        merged = failure is not None and failure.code in (WorkspaceConflict.code, WorkspaceRefused.code)
+        if record.core is not None and ("arms" not in record.core or merged):
             ended = ended.removesuffix("!join")
         if failure is not None and (not inside or failure.path == ended):
             self.facts.add_failure(failure)

@@ -71,6 +71,10 @@ class AgentDraft:
         kept = {n: tool for n, tool in self.tools.items() if not (isinstance(tool, GraphTool) and tool.use is use)}
         return replace(self, tools=kept)
 
+    def calls(self, server: str) -> frozenset[str]:
+        """The tools of a server that it may call, as the server names them."""
+        return frozenset(t.name for t in self.tools.values() if isinstance(t, Tool) and t.server == server)
+
     def compiled(self, prompt: Text | None, model: str, scope: ToolScope) -> AgentCall | None:
         if self.spec is None or prompt is None:
             return None

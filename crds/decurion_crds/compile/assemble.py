@@ -12,6 +12,7 @@ from decurion_crds.compile.finals import FINALLY
 from decurion_crds.compile.infer import Typed
 from decurion_crds.compile.order import Order
 from decurion_crds.compile.refs import OWN, Env, inside, instance_name
+from decurion_crds.compile.workspaces import Writes, run_workspace
 from decurion_crds.compiled import (
     AgentCall,
     Channel,
@@ -29,7 +30,7 @@ from decurion_crds.compiled import (
     SwitchCase,
 )
 from decurion_crds.expressions.syntax import shortest
-from decurion_crds.v1alpha1 import Limits
+from decurion_crds.v1alpha1 import TaskGraphSpec
 
 _UNBOUNDED = 604_800.0
 TIMEOUTS = {
@@ -49,17 +50,20 @@ the field.
 
 
 def assemble(
-    draft: GraphDraft, orders: Mapping[str, Order], typed: Typed, *, limits: Limits | None = None
+    draft: GraphDraft, orders: Mapping[str, Order], typed: Typed, writes: Writes, spec: TaskGraphSpec
 ) -> CompiledGraph:
     """The compiled graph of a draft without errors."""
-    return _Assembly(draft, orders, typed, limits).graph()
+    return _Assembly(draft, orders, typed, writes, spec).graph()
 
 
 class _Assembly:
     """Puts the parts of an accepted graph together."""
 
-    def __init__(self, draft: GraphDraft, orders: Mapping[str, Order], typed: Typed, limits: Limits | None) -> None:
-        self._limits = limits
+    def __init__(
+        self, draft: GraphDraft, orders: Mapping[str, Order], typed: Typed, writes: Writes, spec: TaskGraphSpec
+    ) -> None:
+        self._spec_of_graph = spec
+        self._writes = writes
         self._draft = draft
         self._orders = orders
         self._typed = typed
@@ -67,6 +71,7 @@ class _Assembly:
         self._done: dict[str, Scope] = {}
 
     def graph(self) -> CompiledGraph:
+        limits = self._spec_of_graph.limits
         root = self._scope(self._draft.root, OWN)
         if FINALLY in self._draft.scopes:
             self._scope(self._draft.scopes[FINALLY], OWN)
@@ -77,7 +82,8 @@ class _Assembly:
             templates=used,
             llms=self._specs_of(used, root),
             servers=self._servers_of(used, root),
-            limits=RunLimits(seconds=self._limits.seconds if self._limits is not None else None),
+            limits=RunLimits(seconds=limits.seconds if limits is not None else None),
+            workspace=run_workspace(self._spec_of_graph.workspace, self._draft.root.source),
         )
 
     def _specs_of(self, templates: Mapping[str, Scope], root: Scope) -> dict[str, dict[str, object]]:
@@ -153,6 +159,7 @@ class _Assembly:
                 "timeoutSeconds": seconds,
                 "retry": _retry(draft),
                 "onFailure": model.on_failure or "fail",
+                "workspace": self._writes.of(scope, draft),
                 "transform": _exprs(draft.transform) if draft.kind == "transform" else None,
                 "code": self._typed.codes.get(key),
                 "tool": draft.tool.compiled(draft.output) if draft.tool is not None else None,
@@ -198,6 +205,7 @@ class _Assembly:
                 "concurrency": block.concurrency,
                 "tolerate": {"count": 0} if tolerate is None else tolerate.to_json(),
                 "failFast": block.fail_fast,
+                "workspace": block.workspace.to_json() if block.workspace is not None else None,
             }
         )
 

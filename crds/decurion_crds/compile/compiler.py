@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from decurion_crds.compile.assemble import assemble
+from decurion_crds.compile.builtin import BUILTIN
 from decurion_crds.compile.channels import check_orders
 from decurion_crds.compile.draft import GraphDraft
 from decurion_crds.compile.effects import check_races, check_reachable, check_unused
@@ -18,6 +19,7 @@ from decurion_crds.compile.report import Positions, Report
 from decurion_crds.compile.resolve import resolve
 from decurion_crds.compile.size import check_size
 from decurion_crds.compile.templates import check_schemas, check_templates
+from decurion_crds.compile.workspaces import check_workspaces
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.expressions.check import Checker
 from decurion_crds.findings import CompileFailed, Finding
@@ -70,6 +72,7 @@ def compile_graph(
     `CheckFailed` when the checker gives no answer, which says nothing about the graph.
     """
     report = Report(positions, {name: module.positions for name, module in graphs.items() if name != graph.name})
+    servers = {**servers, **BUILTIN}
     draft = GraphDraft(
         graph.name,
         resources={"LLM": llms, "MCPServer": servers, "Agent": agents},
@@ -90,9 +93,10 @@ def compile_graph(
         check_races(scope, orders[name], report)
         check_reachable(scope, orders[name], report)
         check_unused(scope, report, final=None if name else draft.scopes.get(FINALLY))
+    writes = check_workspaces(draft, orders, report)
     typed = infer(draft, orders, checker, report)
     if report.failed:
         return Compilation(None, report.findings)
-    compiled = assemble(draft, orders, typed, limits=graph.spec.limits)
+    compiled = assemble(draft, orders, typed, writes, graph.spec)
     check_size(compiled, report)
     return Compilation(None if report.failed else compiled, report.findings)

@@ -150,6 +150,12 @@ class NodeDraft:
         """The name in the draft of the scope that it runs."""
         return self.body.scope if self.body is not None else None
 
+    @property
+    def wanted(self) -> bool:
+        """Whether it does something beside its output."""
+        files = self.model.workspace is not None and self.model.workspace.write
+        return bool(self.model.writes or files) or self.kind == "switch"
+
     def uses(self) -> Iterator[Use]:
         """All scopes that run below the node."""
         if self.body is not None:
@@ -190,7 +196,7 @@ class ScopeDraft:
     `refused` holds names of output fields that were refused, `switches` those of the nodes that are switches. The
     `input` of an `open` one is inferred from the one node that runs it. `outer` is the root where this is its
     `finally`. `doubtful` says that there is a finding about what runs when, so that nothing is said about what is None
-    because of it.
+    because of it. `source` is where the files of the run come from.
     """
 
     name: str
@@ -204,6 +210,7 @@ class ScopeDraft:
     output: dict[str, Site] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     switches: frozenset[str] = frozenset()
+    source: Site | None = None
     outer: ScopeDraft | None = None
     doubtful: bool = False
 

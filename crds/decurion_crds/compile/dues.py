@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decurion_crds.compile.draft import VALUE, NodeDraft
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.sites import Due
+from decurion_crds.compile.workspaces import CONFLICTS_OUTPUT
 from decurion_crds.compiled import Schema
 from decurion_crds.expressions.shapes import (
     ANY,
@@ -21,6 +22,7 @@ from decurion_crds.expressions.shapes import (
 )
 from decurion_crds.expressions.wording import unfit
 from decurion_crds.findings import Fix, did_you_mean, listed
+from decurion_crds.v1alpha1 import MapBlock
 
 INDEX: Schema = {"type": "integer"}
 KEY: Schema = {"type": ["string", "integer"]}
@@ -136,8 +138,15 @@ def check_lines(line: Schema, item: Schema, spot: Spot, report: Report) -> None:
         report.add("EXPR-TYPE", spot, unfit(*why))
 
 
-def map_output(items: Schema) -> Schema:
-    return record({"items": {"type": "array", "items": items}, "failures": FAILURES, "total": {"type": "integer"}})
+def map_output(items: Schema, block: MapBlock | None) -> Schema:
+    fields: dict[str, Schema] = {
+        "items": {"type": "array", "items": items},
+        "failures": FAILURES,
+        "total": {"type": "integer"},
+    }
+    if block is not None and block.workspace is not None and block.workspace.on_conflict == "collect":
+        fields["conflicts"] = CONFLICTS_OUTPUT
+    return record(fields)
 
 
 def items_due(item: Schema) -> Due:

@@ -88,7 +88,7 @@ def check_unused(scope: ScopeDraft, report: Report, *, final: ScopeDraft | None 
     read = {name for site in sites for name in site.reads("nodes")}
     read |= {name for node in scope.nodes.values() for name in node.after}
     for node in scope.nodes.values():
-        if node.name not in read and not node.model.writes and node.kind != "switch" and not scope.refused:
+        if node.name not in read and not node.wanted and not scope.refused:
             message = f"nothing reads nodes.{node.name}.output; read it, or remove the node"
             report.add("UNUSED", node.spot, message, severity="warning")
         _check_names(node, report)

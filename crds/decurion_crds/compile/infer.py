@@ -94,6 +94,8 @@ class _Inference:
             for node in scope.nodes.values():
                 self._begin(scope, node)
             self._scopes[scope.name] = self._rounds.spawn(self._scope_output(scope))
+            if scope.source is not None:
+                self._rounds.spawn(self._fits(scope, None, scope.source, Due({"type": "string"})))
         for scope in self._draft.scopes.values():
             for node in scope.nodes.values():
                 self._rounds.spawn(self._node(scope, node))
@@ -439,7 +441,7 @@ class _Inference:
         result: Schema | None = yield self._scopes[node.template]
         if result is None:
             return None
-        found: Schema | None = map_output(result) if node.kind == "map" else result
+        found: Schema | None = map_output(result, node.model.map) if node.kind == "map" else result
         if node.kind == "loop":
             found = loop_output(node, result, self._report)
         if found is None:

@@ -103,6 +103,10 @@ class _Resolver:
         self._names(self._templates, top.below("templates"), "template")
         name = scope_name(self._owner)
         self._draft.scopes[name] = self._scope(name, self._spec, top)
+        workspace = self._spec.workspace
+        if self._owner == ROOT and workspace is not None:
+            spot = top.below("workspace", "from")
+            self._draft.root.source = self._optional(workspace.from_, spot, "scope", ("input",))
         for i, template in enumerate(self._spec.templates):
             spot = top.below("templates").item(i, template.name)
             name = scope_name(self._owner, template.name)

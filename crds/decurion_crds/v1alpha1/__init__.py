@@ -77,6 +77,7 @@ from decurion_crds.v1alpha1.workerpool import (
     WorkerPoolSpec,
     WorkerPoolStatus,
 )
+from decurion_crds.v1alpha1.workspace import MapWorkspace, NodeWorkspace, RunWorkspace
 
 __all__ = [
     "API_VERSION",
@@ -128,11 +129,13 @@ __all__ = [
     "MCPServerSpec",
     "MCPServerStatus",
     "MapBlock",
+    "MapWorkspace",
     "Merge",
     "Model",
     "Node",
     "NodePhase",
     "NodeStatus",
+    "NodeWorkspace",
     "ObjectMeta",
     "Overrides",
     "PendingApproval",
@@ -145,6 +148,7 @@ __all__ = [
     "RunLedger",
     "RunPhase",
     "RunUsage",
+    "RunWorkspace",
     "Scripted",
     "ScriptedCall",
     "ScriptedReply",

@@ -44,6 +44,7 @@ from decurion_crds.v1alpha1.mcpserver import ToolName
 from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
 from decurion_crds.v1alpha1.needs import BODY_TEXT as _BODY_TEXT
 from decurion_crds.v1alpha1.needs import RUNS_A_GRAPH, Bindings, Needs
+from decurion_crds.v1alpha1.workspace import MapWorkspace, NodeWorkspace, RunWorkspace
 
 BLOCKS = ("transform", "code", "tool", "llm", "agent", "graph", "map", "loop", "switch", "approval")
 """The fields of a node that say how it works; exactly one is set."""
@@ -102,10 +103,11 @@ class MapBlock(Model):
         "false.",
     )
 
+    workspace: MapWorkspace | None = Field(
+        None, description="What becomes of files that its items write. Absent, no two may change one file."
+    )
+
     rules = (one_of("items", "itemsFrom"), *RUNS_A_GRAPH)
-    later: ClassVar[Mapping[str, str]] = {
-        "workspace": "return the files' contents as output",
-    }
 
 
 class GraphBlock(Model):
@@ -354,6 +356,11 @@ class Node(Model):
         description="Channel → Python expression over the names of with, input, state, nodes and output.",
     )
     retry: Retry | None = Field(None, description="Tries after the first one.")
+    workspace: NodeWorkspace | None = Field(
+        None,
+        description="Which files of the run it sees and changes, for tool and agent nodes that call tools of the "
+        "server workspace.",
+    )
     timeout_seconds: float | None = Field(
         None,
         gt=0,
@@ -385,7 +392,6 @@ class Node(Model):
 
     rules = (one_of(*BLOCKS),)
     later: ClassVar[Mapping[str, str]] = {
-        "workspace": "pass contents by with and output",
         "context": "pass what the prompt needs by with",
         "sensitive": "remove it, and keep such values out of the graph",
         "assurance": "remove it",
@@ -432,7 +438,7 @@ class Template(Model):
 
     later: ClassVar[Mapping[str, str]] = {
         "finally": "write it into the graph's own finally, which runs when the whole run ends",
-        "workspace": "pass contents by input and output",
+        "workspace": "write it into the graph: a template works on the files of the node that runs it",
         "limits": "use timeoutSeconds of the nodes",
     }
 
@@ -462,6 +468,9 @@ class TaskGraphSpec(Model):
         default_factory=list, description=_FINALLY_TEXT
     )
     limits: Limits | None = Field(None, description="What one run may take.")
+    workspace: RunWorkspace | None = Field(
+        None, description="The files of a run: where they come from, and how many there may be."
+    )
     templates: Annotated[list[Template], named(max_length=MAX_TEMPLATES)] = Field(
         default_factory=list, description="Private graphs that graph, map and loop nodes run."
     )
@@ -481,7 +490,6 @@ class TaskGraphSpec(Model):
 
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
     later: ClassVar[Mapping[str, str]] = {
-        "workspace": "pass contents by input and output",
         "expose": "remove it",
         "context": "pass what prompts need by with",
     }

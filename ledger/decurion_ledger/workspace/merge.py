@@ -54,12 +54,11 @@ class Side:
     changes: Changes
 
     def to_json(self, path: str) -> dict[str, Json]:
-        """`kind` is that of the file, `folder`, or `absent`."""
-        told: dict[str, Json] = {"arms": list(self.arms)}
+        """`items` are the arms; `kind` is that of the file, `folder`, or `absent`."""
+        told: dict[str, Json] = {"items": list(self.arms)}
         here = self.changes.get(path)
         if here is not None:
-            told |= {"kind": here.kind, "size": here.size, "sha256": here.ref if here.kind != "link" else ""}
-            return told
+            return told | {"kind": here.kind, "size": here.size} | ({} if here.kind == "link" else {"sha256": here.ref})
         return told | {"kind": "folder" if any(entry is not None for entry in self.changes.values()) else "absent"}
 
 

@@ -18,6 +18,7 @@ from decurion_crds.compiled import CompiledGraph, Node
 from decurion_ledger import LedgerPath, Record, Store, Values, read_log, vhash
 from decurion_ledger.errors import BadPath, RunDeleted, RunNotFound
 from decurion_ledger.patience import Patience
+from decurion_ledger.workspace import Version
 from decurion_worker.earlier.select import Seen, is_final, select
 from decurion_worker.engine.environment import prune
 from decurion_worker.errors import EarlierDiffers, EarlierMissing, EarlierOpen, NothingFailed, PathNotRun
@@ -25,7 +26,7 @@ from decurion_worker.errors import EarlierDiffers, EarlierMissing, EarlierOpen, 
 Mode = Literal["retry", "fork"]
 AT_ONCE = 1000
 """Results that are brought over in one go."""
-_CARRIED = ("values", "message", "failed_at", "arms", "best", "model", "request")
+_CARRIED = ("values", "message", "failed_at", "arms", "best", "model", "request", "workspace")
 """What of an envelope belongs to the result, and not to how it was come by."""
 
 
@@ -103,6 +104,12 @@ class Read:
     @property
     def seed(self) -> str:
         return str((self._log.genesis.core or {})["seed"])
+
+    @property
+    def files(self) -> Version | None:
+        """The version of the files that it began with."""
+        told = self._log.genesis.envelope.get("workspace")
+        return Version.from_json(told) if told is not None else None
 
     @property
     def facts(self) -> dict[str, Json]:

@@ -29,6 +29,7 @@ class Task:
     parents: tuple[tuple[str, str], ...]
     skip: bool
     done: Mapping[str, Record]
+    files: Json = None
 
 
 @dataclass(frozen=True, slots=True)

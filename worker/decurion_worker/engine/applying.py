@@ -8,6 +8,7 @@ from decurion_worker.engine.agents import AgentCalls
 from decurion_worker.engine.asking import Asking
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.ending import FINAL_OPEN
+from decurion_worker.engine.files import note_files
 from decurion_worker.engine.parking import unpark
 from decurion_worker.engine.rounds import forget_rounds
 from decurion_worker.engine.scopes import ARM, BranchStatus, NodeStatus, Opened, RoundEnd, ScopeState
@@ -135,6 +136,8 @@ class Applying:
             self.agents.stop(scope, name, record)
             if scope.calls.pop(name, None) is not None and failure is not None:
                 self._state.results.forget_calls(base)
+            if failure is None:
+                note_files(scope, name, record)
             scope.outputs[name] = applied.value
             if record.type == "skip":
                 self._then.end_node(scope, name, NodeStatus.SKIPPED, record, failure)
@@ -265,6 +268,7 @@ class Applying:
             keys=None if single else value.get("keys"),
             core=applied.record.core_hash,
             depth=scope.depth + 1,
+            files=applied.record.envelope.get("workspace"),
         )
         scope.status[name] = NodeStatus.OPEN
         scope.opened[name] = opened
@@ -300,13 +304,13 @@ class Applying:
                 state.results.forget_under(base)
                 loop.end(0, output=None, size=0, slot=0, arm=bytes(ARM), failure=failure)
             else:
-                loop.round_ended(RoundEnd(applied.value, record.core_hash))
+                loop.round_ended(RoundEnd(applied.value, record.core_hash, record.envelope.get("workspace")))
                 state.offers.push(loop.home, "round", loop.node.name)
             self._then.settle_opened(loop)
         elif mark == "!open" and loop.last is not None and record.path == self._then.round_key(loop):
             self._taken_back(loop.home, record.path)
             unpark(loop.home)
-            loop.open_round(applied.value, record.core_hash)
+            loop.open_round(applied.value, record.core_hash, record.envelope.get("workspace"))
             state.offers.offer(loop)
             self._then.settle_opened(loop)
         else:
@@ -323,6 +327,8 @@ class Applying:
 
     def _after_end(self, scope: ScopeState, name: str, record: Record, failure: Failure | None) -> None:
         """What opened scopes has its output, or its failure: its `writes` come next, or the node ends."""
+        if failure is None:
+            note_files(scope, name, record)
         scope.cores[name] = (record.path, record.core_hash)
         if failure is None and scope.scope.by_name[name].writes:
             self._state.offers.push(scope, "writes", name)

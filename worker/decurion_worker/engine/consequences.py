@@ -186,6 +186,7 @@ class Consequences:
             depth=home.depth,
             owner=home,
             index=index,
+            base_files=home.files,
         )
 
 

@@ -13,6 +13,7 @@ from decurion_crds.compiled import FINALLY
 from decurion_ledger import Record
 from decurion_worker.engine.actions import Close, OpenFinally, Outcome
 from decurion_worker.engine.environment import channel_values
+from decurion_worker.engine.files import whole
 from decurion_worker.engine.offers import Offers
 from decurion_worker.engine.scopes import Before, ScopeState
 from decurion_worker.engine.state import EngineState
@@ -123,7 +124,7 @@ class Ending:
             plan=state.plans[FINALLY],
             input=state.root.input,
             depth=1,
-            before=Before(record.core_hash, facts, outputs, channels),
+            before=Before(record.core_hash, facts, outputs, channels, whole(state.root)),
         )
         self._ask_no_more()
         return state.final

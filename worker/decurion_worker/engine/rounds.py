@@ -17,6 +17,7 @@ class Best:
     score: float
     output: Json
     core: str
+    files: Json = None
 
     def to_json(self) -> dict[str, Json]:
         """As it stands in the ledger, where the output is that of the round."""
@@ -34,19 +35,26 @@ class Round:
     output: Json
     core: str
     best: Best | None = None
+    files: Json = None
 
     def to_json(self) -> dict[str, Json]:
         """As it goes to a runner, wide values by reference."""
         best = self.best
-        told = {"round": self.number, "input": dict(self.input), "output": self.output, "core": self.core}
+        told = {
+            "round": self.number,
+            "input": dict(self.input),
+            "output": self.output,
+            "core": self.core,
+            "files": self.files,
+        }
         if best is not None:
-            told["best"] = {**best.to_json(), "output": best.output, "core": best.core}
+            told["best"] = {**best.to_json(), "output": best.output, "core": best.core, "files": best.files}
         return told
 
     @classmethod
     def of(cls, told: Mapping[str, Json]) -> Round:
         best = Best(**told["best"]) if "best" in told else None
-        return cls(told["round"], told["input"], told["output"], told["core"], best)
+        return cls(told["round"], told["input"], told["output"], told["core"], best, told["files"])
 
 
 def forget_rounds(held: dict[str, Record], begun: str, *, best: object) -> None:

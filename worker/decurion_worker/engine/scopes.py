@@ -77,6 +77,7 @@ class Before:
     facts: Mapping[str, Json]
     outputs: Mapping[str, Json]
     channels: Mapping[str, Json]
+    files: tuple[Json, list[Json]] = (None, [])
 
 
 @dataclass(slots=True)
@@ -147,6 +148,10 @@ class ScopeState:
     """What is committed below the calls of agents that have not ended, by their names and the path from there."""
     calling: dict[str, dict[str, Opened]] = field(default_factory=dict)
     """The graphs that run as tools of agents, by the names of these and by path; see `engine.agents`."""
+    base_files: Json = None
+    """The version of the files that it began with."""
+    files: dict[str, Json] = field(default_factory=dict)
+    """The versions that its nodes left."""
     parked: bool = False
     """Nothing in here can go on before somebody decides, and none of its tasks is out: it counts nowhere."""
     running: int = 0
@@ -264,6 +269,7 @@ class RoundEnd(NamedTuple):
 
     output: Json
     core: str
+    files: Json = None
 
 
 @dataclass(slots=True, eq=False)
@@ -315,6 +321,8 @@ class Opened:
     """When its time is over (RFC 3339), once that is in the log."""
     timed_out: bool = False
     total: int = 0
+    files: Json = None
+    """The version of the files that its scopes begin with."""
     round_core: str = ""
     """The hash of what opened the round of a loop that is not the first."""
     _index: dict[str, int] = field(default_factory=dict)
@@ -347,8 +355,9 @@ class Opened:
 
     @property
     def wide(self) -> bool:
-        """The output is too large to be built beside the loop that everything else waits for."""
-        return self.outputs is None or len(self.failures) > MAX_ROWS
+        """A runner builds the output: it is too large to be built beside all else, or files have to be merged."""
+        merges = self.node.workspace is not None and bool(self.node.workspace.write)
+        return self.outputs is None or len(self.failures) > MAX_ROWS or (self.node.map is not None and merges)
 
     @property
     def over_tolerance(self) -> bool:
@@ -440,13 +449,13 @@ class Opened:
         self.rounds += 1
         self.joining = True
 
-    def open_round(self, opening: Mapping[str, Json], core: str) -> None:
+    def open_round(self, opening: Mapping[str, Json], core: str, files: Json) -> None:
         """The next round of a loop has begun."""
         named, last = opening.get("best"), self.last
         if named is not None and last is not None and named["round"] == self.round:
-            self.best = Best(self.round, named["score"], last.output, last.core)
+            self.best = Best(self.round, named["score"], last.output, last.core, last.files)
         self.round += 1
-        self.base, self.round_core = opening["input"], core
+        self.base, self.round_core, self.files = opening["input"], core, files
         self.status[0] = BranchStatus.PENDING
         self.cursor = 0
         self.last, self.joining = None, False
@@ -522,6 +531,7 @@ class Opened:
         self.joined = True
         self.items, self.outputs, self.base, self.keys = [], None, {}, None
         self.slots, self.arms = array("I"), bytearray()
+        self.files = None
         self.last = self.best = None
         self._index.clear()
         self.partial.clear()

@@ -8,6 +8,7 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import FINALLY
 from decurion_worker.engine.actions import Task
 from decurion_worker.engine.environment import environment
+from decurion_worker.engine.files import left_by, opened_with, seen_by
 from decurion_worker.engine.results import arms_root
 from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.scopes import Opened, ScopeState
@@ -33,7 +34,7 @@ def scope_task(scope: ScopeState, kind: ItemKind, name: str, *, facts: Mapping[s
     if kind == "output":
         names = {read.split(".")[1] for read in scope.plan.output_reads if read.startswith("nodes.")}
         env = seen(scope.plan.output_reads)
-        return Task(key, kind, scope.path, "", env, template, scope.ends(names), False, {})
+        return Task(key, kind, scope.path, "", env, template, scope.ends(names), False, {}, left_by(scope))
     node = scope.scope.by_name[name]
     if kind == "round":
         return _round_task(key, template, scope.opened[name], seen(node.reads))
@@ -41,9 +42,8 @@ def scope_task(scope: ScopeState, kind: ItemKind, name: str, *, facts: Mapping[s
         return _join_task(scope, key, template, scope.opened[name])
     if kind == "node":
         done = dict(scope.calls.get(name, {}))
-        return Task(
-            key, kind, scope.path, name, seen(node.reads), template, scope.parents(node), scope.skips(node), done
-        )
+        parents, skips = scope.parents(node), scope.skips(node)
+        return Task(key, kind, scope.path, name, seen(node.reads), template, parents, skips, done, seen_by(scope, name))
     env = seen(node.reads)
     if kind == "writes":
         env = {"output": scope.outputs[name]} | env
@@ -59,13 +59,13 @@ def _join_task(scope: ScopeState, key: str, template: str, opened: Opened) -> Ta
         "arms": counts(opened),
     }
     parents = ((f"{opened.path}!open", opened.core),)
-    return Task(key, "join", scope.path, opened.node.name, env, template, parents, False, {})
+    return Task(key, "join", scope.path, opened.node.name, env, template, parents, False, {}, opened_with(opened))
 
 
 def _round_task(key: str, template: str, opened: Opened, seen: Mapping[str, Json]) -> Task:
     last = opened.last
     assert last is not None
-    told = Round(opened.round, opened.base, last.output, last.core, opened.best).to_json()
+    told = Round(opened.round, opened.base, last.output, last.core, opened.best, last.files).to_json()
     parents = ((f"{opened.branch_path(0)}!output", last.core),)
     env = {**told, "env": dict(seen)}
     return Task(key, "round", opened.home.path, opened.node.name, env, template, parents, False, {})
@@ -85,6 +85,7 @@ def loop_task(opened: Opened, *, facts: Mapping[str, Json]) -> Task:
         parents=((f"{opened.path}!open", opened.core),),
         skip=False,
         done=dict(opened.partial.get(0, {})),
+        files=opened_with(opened),
     )
 
 
@@ -128,6 +129,7 @@ def branch_task(opened: Opened, index: int) -> Task:
         parents=((f"{opened.path}!open", opened.core),),
         skip=False,
         done=dict(opened.partial.get(index, {})),
+        files=opened_with(opened),
     )
 
 

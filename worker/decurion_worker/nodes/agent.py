@@ -11,11 +11,12 @@ import random
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
 from decurion_crds.canonical import Json, canonical, digest
-from decurion_crds.compiled import AgentCall, AgentTool, Schema
+from decurion_crds.compiled import WORKSPACE, AgentCall, AgentTool, Schema
 from decurion_crds.errors import OutputMismatch, ValueRefused
 from decurion_crds.values import normalise
 from decurion_worker.context import CallsOpen, Execution, note_failure
@@ -219,20 +220,41 @@ class _Agent:
 
     async def _call_all(self, work: _Work, path: str, calls: tuple[Call, ...], allowed: set[str]) -> None:
         """Make the calls of a turn side by side, and tell the model what they gave."""
-        made = (self._call(f"{path}.{i:02d}", call, allowed) for i, call in enumerate(calls, 1))
-        answers: list[ToolAnswer] = []
+        own = [i for i, call in enumerate(calls) if self._touches_files(call)]
+        made = [self._call(f"{path}.{i:02d}", c, allowed) for i, c in enumerate(calls, 1) if i - 1 not in own]
+        files = self._one_by_one(path, [(i, calls[i]) for i in own], allowed)
         # Each is seen to its end, also when another fails the node: what it did is then in the log.
-        results = await asyncio.gather(*made, return_exceptions=True)
+        results: list[Any] = await asyncio.gather(*made, files, return_exceptions=True)
         for ended in sorted(results, key=_urgency):
             if isinstance(ended, BaseException):
                 raise ended
-        answers += [ended for ended in results if not isinstance(ended, BaseException)]
+        others, touched = iter(results[:-1]), results[-1]
+        answers: list[ToolAnswer] = [touched[i] if i in own else next(others) for i in range(len(calls))]
         for call, answer in zip(calls, answers, strict=True):
             work.messages.append(Message("tool", self._shown(work, call, answer), call_id=call.id))
         if all(answer.failed for answer in answers):
             self._failed(work, answers[-1].text)
         else:
             work.failures = 0
+
+    def _touches_files(self, call: Call) -> bool:
+        tool = self._tools.get(call.name)
+        return tool is not None and tool.call is not None and tool.call.server == WORKSPACE
+
+    async def _one_by_one(self, path: str, calls: list[tuple[int, Call]], allowed: set[str]) -> dict[int, ToolAnswer]:
+        """The calls that touch the node's files, in their order. They are made again by whoever takes the node over:
+        what they did is nowhere but in the files, which are the node's own until it ends.
+        """
+        answers = {}
+        for i, call in calls:
+            if call.name not in allowed:
+                answers[i] = await self._call(f"{path}.{i + 1:02d}", call, allowed)
+                continue
+            try:
+                answers[i] = await self._called(f"{path}.{i + 1:02d}", self._tools[call.name], call)
+            except ToolArgumentsInvalid as error:
+                answers[i] = ToolAnswer(prompts.BROKEN_ARGUMENTS.format(errors="; ".join(error.problems)), failed=True)
+        return answers
 
     async def _call(self, path: str, call: Call, allowed: set[str]) -> ToolAnswer:
         """What one call gave; a failure is told to the model, but for an effect that is in doubt."""

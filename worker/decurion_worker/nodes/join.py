@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 from decurion_crds.canonical import Json
 from decurion_ledger import Record, SlotReader, Values, branch_key
@@ -19,14 +20,23 @@ BLOBS = 16
 """Finished blobs that are held before they are stored."""
 
 
-async def joined_output(values: Values, reader: SlotReader, *, path: str, env: dict[str, Json]) -> dict[str, Json]:
+class JoinedOutput(NamedTuple):
+    """The output of a map, and the versions of the files that its branches left, by their positions."""
+
+    value: dict[str, Json]
+    files: dict[int, Json]
+
+
+async def joined_output(values: Values, reader: SlotReader, *, path: str, env: dict[str, Json]) -> JoinedOutput:
     """`{"items", "failures", "total"}` of the map at `path`. `env` is that of the item: `status` (one byte a branch),
     `slots` (four bytes a branch), `keys` and `failures`.
 
     Raises `LogCorrupt`, `BlobCorrupt`, or the store's error.
     """
-    builder = ListBuilder()
-    async for end in _ends(reader, path, env):
+    builder, files = ListBuilder(), {}
+    async for index, end in _ends(reader, path, env):
+        if "workspace" in end.envelope:
+            files[index] = end.envelope["workspace"]
         delta = end.core["delta"] if end.core is not None else ""
         held, name = end.envelope["values"][delta], bytes.fromhex(delta)
         if "blob" in held:
@@ -38,15 +48,15 @@ async def joined_output(values: Values, reader: SlotReader, *, path: str, env: d
         if len(builder.blobs) >= BLOBS:
             await values.flush(builder)
     items = await values.finish(builder)
-    return {"items": items, "failures": env["failures"], "total": len(env["status"])}
+    return JoinedOutput({"items": items, "failures": env["failures"], "total": len(env["status"])}, files)
 
 
-async def _ends(reader: SlotReader, path: str, env: dict[str, Json]) -> AsyncIterator[Record]:
-    """The `!output` records of the branches that succeeded, in item order."""
+async def _ends(reader: SlotReader, path: str, env: dict[str, Json]) -> AsyncIterator[tuple[int, Record]]:
+    """Position and `!output` record of the branches that succeeded, in item order."""
     slots = array("I")
     slots.frombytes(env["slots"])
     keys = env["keys"]
     for index, status in enumerate(env["status"]):
         if status == BranchStatus.OK:
             token = f"{index:05d}" if keys is None else f"k:{branch_key(keys[index])}"
-            yield await reader.record(slots[index], f"{path}[{token}]!output")
+            yield index, await reader.record(slots[index], f"{path}[{token}]!output")

@@ -48,7 +48,7 @@ async def _after(execution: Execution, block: LoopBlock, env: Mapping[str, Json]
     if block.score is not None:
         score = plain(execution, await evaluate({"loop.score": block.score}, env))["loop.score"]
         if best is None or score > best.score:
-            best = Best(last.number, score, last.output, last.core)
+            best = Best(last.number, score, last.output, last.core, last.files)
     ended = block.until is not None and bool((await evaluate({"loop.until": block.until}, env))["loop.until"])
     if not ended and last.number >= block.max_iterations and block.on_exhausted == "fail":
         raise LoopExhausted(execution.path, block.max_iterations)

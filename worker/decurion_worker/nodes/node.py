@@ -15,10 +15,12 @@ from decurion_crds.expressions import ExpressionFailed
 from decurion_crds.values import OutputMismatch, ValueRefused, normalise
 from decurion_crds.wide import WideDict, has_refs
 from decurion_ledger.errors import ValueTooWide
+from decurion_ledger.workspace import Version
 from decurion_worker import wide
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.errors import ExpressionFailure, OutputBroken, ValueTooLarge, WorkError
 from decurion_worker.failure import Failure
+from decurion_worker.files import close_files, open_files
 from decurion_worker.nodes.agent import run_agent
 from decurion_worker.nodes.approval import ask
 from decurion_worker.nodes.code import run_code
@@ -34,7 +36,8 @@ class NodeResult:
     """What came of one node. `input` is its snapshot (None when it never got one); `opened` is the status of what opens
     scopes, `asked` that of an approval, whose `output` is what is shown.
 
-    `instead` says that `output` stands for that of a node that failed: the value of its `otherwise`.
+    `instead` says that `output` stands for that of a node that failed: the value of its `otherwise`. `files` is the
+    version that the node leaves, or that what it opens begins with.
     """
 
     status: Literal["ok", "skipped", "failed", "opened", "asked"]
@@ -43,6 +46,7 @@ class NodeResult:
     writes: dict[str, Json] = field(default_factory=dict)
     failure: Failure | None = None
     instead: bool = False
+    files: Version | None = None
 
 
 async def execute(execution: Execution, env: Mapping[str, Json], *, skip: bool = False) -> NodeResult:
@@ -70,21 +74,23 @@ async def _attempt(execution: Execution, env: Mapping[str, Json], *, skip: bool)
         if skip or not await _wanted(execution, env):
             return await _skipped(execution, env)
         snapshot = await _snapshot(execution, env)
+        await open_files(execution)
         if node.map is not None:
             opened = await open_map(execution, node.map, env, snapshot)
-            return NodeResult("opened", input=snapshot, output=opened)
+            return NodeResult("opened", input=snapshot, output=opened, files=await close_files(execution))
         if node.graph is not None:
-            return NodeResult("opened", input=snapshot, output=await _template_input(execution, snapshot))
+            opening: Json = await _template_input(execution, snapshot)
+            return NodeResult("opened", input=snapshot, output=opening, files=await close_files(execution))
         if node.loop is not None:
             opening = {"input": await _template_input(execution, snapshot)}
-            return NodeResult("opened", input=snapshot, output=opening)
+            return NodeResult("opened", input=snapshot, output=opening, files=await close_files(execution))
         if node.approval is not None:
             return NodeResult("asked", input=snapshot, output=await ask(execution, node.approval, snapshot))
         if node.switch is not None:
             return NodeResult("ok", input=snapshot, output=await _chosen(execution, node.switch, env))
         output = await _checked(execution, await _block(execution, snapshot))
         writes = await written(execution, env, output)
-        return NodeResult("ok", input=snapshot, output=output, writes=writes)
+        return NodeResult("ok", input=snapshot, output=output, writes=writes, files=await close_files(execution))
     except WorkError as error:
         return NodeResult("failed", input=snapshot, failure=failure_from(execution.path, error))
     except ExpressionFailed as error:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import orjson
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import Argument, Expr, Schema, Text, ToolCall
+from decurion_crds.compiled import WORKSPACE, Argument, Expr, Schema, Text, ToolCall
 from decurion_crds.errors import OutputMismatch, ValueRefused
 from decurion_crds.values import normalise
 from decurion_worker.context import Execution, note_failure
@@ -29,6 +29,7 @@ from decurion_worker.errors import (
     ToolUnavailable,
 )
 from decurion_worker.models import is_text, with_retries
+from decurion_worker.nodes.workspace_tool import call_workspace
 from decurion_worker.tools import ToolAnswer, ToolCaller
 
 INTENTS = 3
@@ -148,6 +149,8 @@ async def call_tool(
     """What the tool gives, an effect at `path`; taken from the log where it was carried out before. `seconds` bound one
     try, those of the node where there are none.
     """
+    if call.server == WORKSPACE:
+        return await call_workspace(execution, call.name, arguments)
     seconds = execution.node.timeout_seconds if seconds is None else seconds
     server = await execution.context.tool_server(call.server)
     if call.repeatable:
