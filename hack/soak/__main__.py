@@ -1,7 +1,11 @@
-"""`python hack/soak graphs --seeds 20000`: many seeds, each checked; the first line of a failure says which one it was.
+"""`python hack/soak graphs|ledger --seeds 20000`: many seeds, each checked; the first line of a failure says which one.
 
-`--sweep-every N`: every N-th seed is cut off at each of its records, the others at one. The status is 1 when anything
-was violated. A seed can be looked at again by `--first SEED --seeds 1`.
+    graphs   random graphs, cut off and resumed. `--sweep-every N`: every N-th seed is cut off at each of its records,
+             the others at one.
+    ledger   histories of the log protocol under faults. `--variant NAME` puts a known fault into the product, which is
+             to be found; `--told` prints the histories that violate something.
+
+The status is 1 when anything was violated. A seed can be looked at again by `--first SEED --seeds 1`.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
@@ -19,12 +24,16 @@ MAX_TOLD = 5
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="hack/soak", description=__doc__)
-    parser.add_argument("what", choices=["graphs"])
+    parser = argparse.ArgumentParser(
+        prog="hack/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["graphs", "ledger"])
     parser.add_argument("--seeds", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     parser.add_argument("--sweep-every", type=int, default=10)
+    parser.add_argument("--variant", default="")
+    parser.add_argument("--told", action="store_true")
     parser.add_argument("--job", type=int, default=None, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.job is not None:
@@ -36,34 +45,55 @@ def main(arguments: list[str]) -> int:
         subprocess.Popen([*command, "--job", str(job)], stdout=subprocess.PIPE, text=True, bufsize=1)
         for job in range(jobs)
     ]
-    sums = {"seeds": 0, "records": 0, "sweeps": 0, "violations": 0}
+    sums: Counter[str] = Counter()
     for part in parts:
         out, _ = part.communicate()
-        last = json.loads(out.splitlines()[-1]) if part.returncode in (0, 1) and out else {}
-        sums = {name: total + last.get(name, 0) for name, total in sums.items()}
+        if part.returncode in (0, 1) and out:
+            sums.update(json.loads(out.splitlines()[-1]))
     failed = any(part.returncode for part in parts)
     print(json.dumps({**sums, "seconds": round(time.monotonic() - begun, 1)}))
     return int(failed)
 
 
 def _one(given: argparse.Namespace) -> int:
+    sums = (_graphs if given.what == "graphs" else _ledger)(given)
+    print(json.dumps(sums))
+    return int(sums["violations"] > 0)
+
+
+def _graphs(given: argparse.Namespace) -> Counter[str]:
     from decurion_crds.compile import Checker
     from graphs import Violated, check, seeds
 
-    done = records = sweeps = violations = 0
+    sums = Counter({"seeds": 0, "records": 0, "sweeps": 0, "violations": 0})
     with Checker() as checker:
-        mine = seeds(given.first, given.seeds, jobs=given.jobs, job=given.job, sweep_every=given.sweep_every)
-        for seed in mine:
+        for seed in seeds(given.first, given.seeds, jobs=given.jobs, job=given.job, sweep_every=given.sweep_every):
             sweep = seed % given.sweep_every == 0
             try:
-                records += check(seed, checker, sweep=sweep)
+                sums["records"] += check(seed, checker, sweep=sweep)
             except Violated as error:
-                violations += 1
-                if violations <= MAX_TOLD:
-                    print(error, file=sys.stderr, flush=True)
-            done, sweeps = done + 1, sweeps + sweep
-    print(json.dumps({"seeds": done, "records": records, "sweeps": sweeps, "violations": violations}))
-    return int(violations > 0)
+                _tell(sums, [str(error)])
+            sums.update(seeds=1, sweeps=int(sweep))
+    return sums
+
+
+def _ledger(given: argparse.Namespace) -> Counter[str]:
+    from ledger import check
+
+    sums = Counter({"seeds": 0, "violations": 0})
+    for seed in range(given.first + given.job, given.first + given.seeds, given.jobs):
+        said, met = check(seed, given.variant, told=given.told)
+        if said:
+            _tell(sums, said)
+        sums.update(met)
+        sums["seeds"] += 1
+    return sums
+
+
+def _tell(sums: Counter[str], said: list[str]) -> None:
+    sums["violations"] += 1
+    if sums["violations"] <= MAX_TOLD:
+        print("\n".join(said), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,11 @@ def final_key(run: str) -> str:
     return f"{run_prefix(run)}final"
 
 
+def receipt_key(run: str, lease: str, effect: str) -> str:
+    """Where the holder of a lease leaves what came of an effect that it could not settle."""
+    return f"{run_prefix(run)}receipts/{lease}/{effect}"
+
+
 def blob_key(sha256: str) -> str:
     return f"{BLOBS}{sha256[:2]}/{sha256}"
 

@@ -67,9 +67,9 @@ class Slots:
         except repeated as e:
             raise StoreUnknown(self.run, slot, str(e)) from e
 
-    async def find_free(self, slot: int, *, within: float, patience: Patience) -> None:
+    async def find_free(self, slot: int, *, within: float, patience: Patience) -> float:
         """Return when `slot` was seen free by a request sent at most `within` seconds ago, and not because the run was
-        closed and collected while this driver slept.
+        closed and collected while this driver slept; when that was sent.
 
         Raises `Fenced` when it is taken, `RunDeleted`, `StoreUnknown` when patience is over, `Blocked` when somebody
         must remove the cause.
@@ -95,7 +95,7 @@ class Slots:
                 raise RunDeleted(self.run, self.store.uri)
             now = self.clock.now()
             if now - asked <= within:
-                return
+                return asked
             if now - began > patience.total:
                 raise StoreUnknown(self.run, slot, "the store answers too late")
 

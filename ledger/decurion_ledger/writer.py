@@ -71,7 +71,8 @@ class Settings:
     """How a writer waits. All in seconds.
 
     `patience` bounds the repeating of one segment, `opening` that of each request while the log is opened. A
-    commit that took longer than `stall` is acknowledged only after the next slot was found free. One that
+    commit that took longer than `stall`, or that is the first for longer than `idle`, is acknowledged only after the
+    next slot was found free and the run not collected: `idle` stays far below the hold of collections. One that
     fails for longer than `report_after` is reported as stalled. `interval` is the least time between the
     starts of two segments, so that a fast store does not cause a segment per record; the first record after a
     pause never waits.
@@ -80,6 +81,7 @@ class Settings:
     patience: Patience = field(default_factory=Patience)
     opening: Patience = READING
     stall: float = 5.0
+    idle: float = 3600.0
     report_after: float = 2.0
     interval: float = 0.0
 
@@ -139,6 +141,8 @@ class LogWriter:
         self._committer: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._started: float | None = None
+        self._owned_at = clock.now()
+        """When the log was last known to be this writer's: some moment not before that of this clock."""
         self._stalled = False
         self._close: Record | None = None
         self._end: Callable[[], LedgerError] | None = None
@@ -287,6 +291,14 @@ class LogWriter:
                 raise
             self._recovered()
 
+    async def confirm_recent(self) -> None:
+        """Return when this writer owned the log at some moment of the last `stall` seconds, by asking the store only
+        where nothing that was answered says so. What is done next, without waiting for anything, is done by an owner
+        of that age. Raises as `confirm` does.
+        """
+        while self._clock.now() - self._owned_at > self._settings.stall:
+            await self.confirm()
+
     async def aclose(self) -> None:
         """Stop without closing the log. A segment on its way may still arrive; its records stay
         unacknowledged.
@@ -342,8 +354,12 @@ class LogWriter:
             raise self._slots.fenced_by(tail.next, other)
         closing = self._close is not None and not self._queue
         tail.absorb(Segment(header, (self._close,) if closing and self._close else (), segment_hash(data)))
-        if self._clock.now() - self._started > self._settings.stall:
+        # a slot that was free after a long sleep may have been cleared, with a whole run that had ended meanwhile
+        slept = self._started - self._owned_at > self._settings.idle
+        if slept or self._clock.now() - self._started > self._settings.stall:
             await self._find_free()
+        else:
+            self._owned_at = self._started
         self._recovered()
         self._indexer.grown(tail.next)
         self._spans.append((self._committed, self._committed + len(batch), header.slot))
@@ -368,7 +384,7 @@ class LogWriter:
 
     async def _find_free(self) -> None:
         settings = self._settings
-        await self._slots.find_free(self._tail.next, within=settings.stall, patience=settings.patience)
+        self._owned_at = await self._slots.find_free(self._tail.next, within=settings.stall, patience=settings.patience)
 
     def _waiting(self, failure: StoreError, elapsed: float) -> None:
         if elapsed >= self._settings.report_after and not self._stalled:
@@ -430,6 +446,7 @@ class LogWriter:
         tail = self._tail
         header, data = self._build([prepare(record) for record in mine], epoch=tail.epoch + 1)
         patience = self._settings.opening
+        self._owned_at = self._clock.now()
         if await self._slots.decide(tail.next, data, patience=patience, repeated=REPEATED) is not None:
             return False
         tail.absorb(Segment(header, tuple(mine), segment_hash(data)))

@@ -21,6 +21,7 @@ from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.executors import LocalExecutor
 from decurion_worker.link import ToRunner, Work, WorkItem
 from decurion_worker.opening import OpenRequest
+from decurion_worker.permits import Terms
 from decurion_worker.runner import Runner, RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
@@ -106,6 +107,13 @@ class Struck:
         return
 
 
+class Dead(Terms):
+    """Terms of a world in which whoever held an item before is certainly dead: nothing is in doubt for long."""
+
+    def doubt(self, timeout: float) -> float:
+        return 0.0
+
+
 class Process:
     """A driver and its runners, as one process holds them, on `store`. Leaving the block is its death."""
 
@@ -121,7 +129,7 @@ class Process:
     ) -> None:
         sources = sources or Sources(open_store, files=True)
         self.driver = Driver("driver-0", store=store, ledger_uri=store.uri, sources=sources, settings=settings)
-        self.executor = executor or LocalExecutor(runner or RunnerSettings(branches=64, processes=1))
+        self.executor = executor or LocalExecutor(runner or RunnerSettings(branches=64, processes=1, terms=Dead()))
         self._runners = runners
 
     async def __aenter__(self) -> Process:

@@ -31,6 +31,8 @@ class Emitter:
             earlier=item.notes,
             durable=self.durable,
             envelope={"lease": item.lease, "worker": self._runner.name},
+            receipts=self._runner.receipts,
+            terms=self._runner.terms,
         )
 
     async def durable(self, record: Record) -> None:

@@ -16,11 +16,13 @@ from typing import Literal
 
 from decurion_crds.canonical import Json, digest
 from decurion_ledger import Record, RecordType, Values, vhash
+from decurion_ledger.patience import Clock, SystemClock
+from decurion_worker.permits import Permit, Receipts, Terms
 
 EVENTS = frozenset({RecordType.TURN, RecordType.EFFECT_INTENDED, RecordType.EFFECT_SETTLED})
 """The records that an item's journal is made of."""
-PERMIT_SECONDS = 15.0
-"""How long after it was sent an intent allows its effect, once it is durable."""
+LOOKS = 8
+"""How often a receipt is looked for while an effect is in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Effect:
 class Journal:
     """The journal of one item on one runner. `earlier` are its records that were durable when the item was given out.
 
-    `durable` hands a record to the link and returns when it is durable.
+    `durable` hands a record to the link and returns when it is durable. `receipts` are those of the runner.
     """
 
     def __init__(
@@ -45,10 +47,17 @@ class Journal:
         earlier: Iterable[Record],
         durable: Callable[[Record], Awaitable[None]],
         envelope: Mapping[str, Json],
+        receipts: Receipts,
+        terms: Terms,
+        clock: Clock | None = None,
     ) -> None:
         self._values = values
         self._run = run
         self._durable = durable
+        self._receipts = receipts
+        self._terms = terms
+        self._clock = clock or SystemClock()
+        self._begun = self._clock.now()
         self._envelope = dict(envelope)
         self._earlier: dict[str, list[Record]] = defaultdict(list)
         for record in earlier:
@@ -70,19 +79,47 @@ class Journal:
             return Effect("undone")
         return Effect("done", await self._values.unpack(last.envelope, last.envelope["answer"]))
 
-    async def intend(self, path: str, *, server: str, tool: str, arguments: Json) -> bool:
-        """Say that an effect is about to happen. True when that is durable and the effect may happen now; False when
-        the saying took longer than it allows.
+    async def find_out(self, path: str, *, timeout: float) -> Effect:
+        """What came of an effect that was intended before this item was given out, `timeout` being how long its call
+        may take: `done` when its runner left a receipt, which is a settlement from now on; otherwise `intended`, once
+        no call of that runner can go out or be on its way any more.
         """
-        clock = asyncio.get_running_loop().time
-        sent = clock()
+        intent = [r for r in self._earlier[path] if r.type == RecordType.EFFECT_INTENDED][-1]
+        lease = str(intent.envelope.get("lease", ""))
+        over = self._begun + self._terms.doubt(timeout)
+        while True:
+            late = self._clock.now() >= over
+            receipt = await self._receipts.find(self._run, lease, self.key(path)) if lease else None
+            if receipt is not None:
+                answer = await self._values.unpack(receipt.envelope, receipt.envelope["answer"])
+                await self.settle(path, answer)
+                return Effect("done", answer)
+            if late:
+                return Effect("intended")
+            step = self._terms.doubt(timeout) / LOOKS
+            await asyncio.sleep(min(step, max(over - self._clock.now(), 0.0)))
+
+    async def intend(self, path: str, *, server: str, tool: str, arguments: Json) -> Permit | None:
+        """Say that an effect is about to happen. The leave to let it happen, once that is durable; None when the
+        saying took longer than it allows: the caller says that nothing happened, and asks anew. Each asking is a record
+        of its own, so that leave is given only by a driver that owned the log after it was asked for.
+        """
+        permit = Permit(self._clock, self._clock.now() + self._terms.permit)
         told: dict[str, Json] = {"server": server, "tool": tool, "arguments": vhash(arguments)}
         await self._write(RecordType.EFFECT_INTENDED, path, told, arguments)
-        return clock() - sent < PERMIT_SECONDS
+        return permit if permit.holds else None
 
     async def settle(self, path: str, answer: Json) -> None:
-        """Say what came of an effect that was carried out."""
-        await self._write(RecordType.EFFECT_SETTLED, path, {"answer": vhash(answer)}, answer)
+        """Say what came of an effect that was carried out. Cancelled before that is durable, it leaves a receipt."""
+        told: dict[str, Json] = {"answer": vhash(answer)}
+        try:
+            await self._write(RecordType.EFFECT_SETTLED, path, told, answer)
+        except asyncio.CancelledError:
+            lease = self._envelope.get("lease")
+            if isinstance(lease, str) and lease:
+                settled = self._record(RecordType.EFFECT_SETTLED, path, told, answer)
+                self._receipts.leave(self._run, lease, settled)
+            raise
 
     async def undo(self, path: str, why: str) -> None:
         """Say that an effect that was intended did not happen."""
@@ -101,11 +138,14 @@ class Journal:
         await self._write(RecordType.TURN, path, told, answer)
 
     async def _write(self, type: RecordType, path: str, told: Mapping[str, Json], value: Json) -> None:
+        record = await self._record(type, path, told, value)
+        await self._durable(record)
+        self._earlier[path].append(record)
+
+    async def _record(self, type: RecordType, path: str, told: Mapping[str, Json], value: Json) -> Record:
         envelope: dict[str, Json] = {"run": self._run, **self._envelope, **told}
         if type != RecordType.TURN:
             envelope["effect"] = self.key(path)
         if value is not None:
             envelope["values"] = await self._values.pack([value])
-        record = Record.event(type, path, envelope)
-        await self._durable(record)
-        self._earlier[path].append(record)
+        return Record.event(type, path, envelope)

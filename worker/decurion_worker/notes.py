@@ -50,7 +50,7 @@ class Notes:
 def _node_of(path: str) -> str:
     """The node of an event: `/a` of the turn `/a#turn-0001` and of the call `/a#turn-0001.01`."""
     at = path.rfind("#")
-    return path if "/" in path[at:] else path[:at]
+    return path if at < 0 or "/" in path[at:] else path[:at]
 
 
 def _holders(node: str) -> Iterator[str]:

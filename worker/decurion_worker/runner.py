@@ -52,6 +52,7 @@ from decurion_worker.nodes import NodeResult, execute
 from decurion_worker.nodes.join import joined_output
 from decurion_worker.nodes.loop import after_round
 from decurion_worker.nodes.node import instead_of, writes_result
+from decurion_worker.permits import Receipts, Terms
 from decurion_worker.records import attempt_records, build, given_up, node_record, round_record
 from decurion_worker.slots import ModelSlots
 from decurion_worker.sources import Sources
@@ -69,7 +70,8 @@ class RunnerSettings:
     can be recalled.
 
     `beat` and `silence` are seconds: how often it says that it lives, and how long it works without a word from its
-    driver. `processes` are interpreter processes. `patience` is how long the writing of a blob is repeated.
+    driver. `processes` are interpreter processes. `patience` is how long the writing of a blob is repeated. `terms`
+    are those of calls that must not be made twice.
     """
 
     branches: int = 1024
@@ -80,6 +82,7 @@ class RunnerSettings:
     beat: float = 2.0
     silence: float = 30.0
     patience: Patience = field(default_factory=Patience)
+    terms: Terms = field(default_factory=Terms)
 
 
 @dataclass(slots=True)
@@ -136,6 +139,9 @@ class Runner:
         self._closing: asyncio.Task[None] | None = None
         self._slots = ModelSlots()
         self._tools = ToolServers()
+        self.receipts = Receipts(store)
+        self.terms = settings.terms
+        self._leaving: asyncio.Task[None] | None = None
 
         async def send(seq: int, messages: list[FromRunner]) -> bool:
             return await driver.submit(name, incarnation, seq, messages)
@@ -434,9 +440,19 @@ class Runner:
         self._ended = True
         self._waiting.clear()
         log.info("runner %s ends: %s", self.name, why)
+        running = list(self._tasks.values())
         for key in list(self._tasks):
             self._cancel(key)
         self._outbox.close()
+        if running:
+            self._leaving = asyncio.get_running_loop().create_task(self._leave(running))
+        else:
+            self._on_end(self.name)
+
+    async def _leave(self, running: list[asyncio.Task[None]]) -> None:
+        """End once the items that were cancelled have left what is to be left of them."""
+        await asyncio.wait(running, timeout=1.0)
+        await self.receipts.aclose()
         self._on_end(self.name)
 
     def _cancel(self, key: tuple[str, str]) -> None:
@@ -463,6 +479,9 @@ class Runner:
         self._end("stopped")
         if self._beating is not None:
             self._beating.cancel()
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving])
+        await self.receipts.aclose()
         for run in list(self._runs.values()):
             await run.context.aclose()
         self._runs.clear()

@@ -82,8 +82,6 @@ LONE_STRIKES = 3
 """An item that was alone on its runner this many times when the runner was lost is given up."""
 
 
-STALL = 5.0
-"""Seconds between a commit's end and its acknowledgement after which the ownership of the log is confirmed first."""
 STALL_SHOWN = 2.0
 """Seconds after which a commit that is not through is shown as `StoreUnavailable`."""
 
@@ -386,12 +384,12 @@ class RunSession:
                 records.append(await self._decided(decision))
         if records:
             slots = await self._append(records)
-            written = asyncio.get_running_loop().time()
             self.facts.committed += len(records)
             self._note_slot(slots[-1])
             for (slot, record), one in zip_longest(zip(slots, records, strict=True), loaded):
                 await self._apply(slot, record, one)
-            await self._still_mine(written)
+            # Nothing is acknowledged after a stall of this process before the log is known to be ours still.
+            await self._writer.confirm_recent()
         answers.settle()
         for lease, why in checked.void:
             self._offer_again(lease, why)
@@ -417,11 +415,6 @@ class RunSession:
         finally:
             late.cancel()
             self.show_recovered()
-
-    async def _still_mine(self, since: float) -> None:
-        """After a stall of this process nothing is acknowledged before the log's next slot was found free."""
-        if asyncio.get_running_loop().time() - since > STALL:
-            await self._writer.confirm()
 
     def show_stalled(self, reason: str) -> None:
         self.facts.reason, self.facts.message = "StoreUnavailable", reason

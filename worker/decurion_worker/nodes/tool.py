@@ -17,23 +17,16 @@ from decurion_crds.compiled import WORKSPACE, Argument, Expr, Schema, Text, Tool
 from decurion_crds.errors import OutputMismatch, ValueRefused
 from decurion_crds.values import normalise
 from decurion_worker.context import Execution, note_failure
+from decurion_worker.effects import Effectful
 from decurion_worker.errors import (
-    EffectInDoubt,
-    RateLimited,
     ToolArgumentsInvalid,
     ToolFailed,
-    ToolMisconfigured,
-    ToolRefused,
     ToolResultInvalid,
-    ToolTimeout,
-    ToolUnavailable,
 )
 from decurion_worker.models import is_text, with_retries
 from decurion_worker.nodes.workspace_tool import call_workspace
+from decurion_worker.permits import Permit
 from decurion_worker.tools import ToolAnswer, ToolCaller
-
-INTENTS = 3
-"""How often an intent is said again that took too long to become durable."""
 
 
 async def run_tool(execution: Execution, call: ToolCall, snapshot: Mapping[str, Json]) -> Json:
@@ -164,10 +157,15 @@ async def call_tool(
     before = await journal.effect(path)
     if before is not None and before.state == "done":
         return ToolAnswer.from_json(before.answer)
+    effect = Effectful(journal, path, server=call.server, tool=call.name, arguments=arguments)
     if before is not None and before.state == "intended":
-        raise EffectInDoubt(path, call.name, call.server, "the runner that called it was lost")
+        return await effect.found_out(seconds)
+
+    async def carry_out(permit: Permit) -> ToolAnswer:
+        return await _once(execution, server, call, path, arguments, seconds, permit)
+
     return await with_retries(
-        lambda: _effect(execution, server, call, path, arguments, seconds),
+        lambda: effect.once(carry_out),
         transient=execution.node.retry.transient,
         rng=random.Random(path),
         on_attempt_failed=lambda error: note_failure(execution, error, tool=call.name),
@@ -175,33 +173,14 @@ async def call_tool(
 
 
 async def _once(
-    execution: Execution, server: ToolCaller, call: ToolCall, path: str, arguments: dict[str, Json], seconds: float
+    execution: Execution,
+    server: ToolCaller,
+    call: ToolCall,
+    path: str,
+    arguments: dict[str, Json],
+    seconds: float,
+    permit: Permit | None = None,
 ) -> ToolAnswer:
     key = execution.journal.key(path)
     execution.usage["toolCalls"] = execution.usage.get("toolCalls", 0) + 1
-    return await server.call(call.name, arguments, seconds=seconds, key=key)
-
-
-async def _effect(
-    execution: Execution, server: ToolCaller, call: ToolCall, path: str, arguments: dict[str, Json], seconds: float
-) -> ToolAnswer:
-    """One try of a call that must not be made twice. A failure is Transient only where nothing was carried out."""
-    journal = execution.journal
-    for _ in range(INTENTS):
-        if await journal.intend(path, server=call.server, tool=call.name, arguments=arguments):
-            break
-        await journal.undo(path, "the intent became durable too late")
-    else:
-        raise ToolUnavailable(f"{path}: the ledger is too slow for effects; try again later", sent=False)
-    try:
-        answer = await _once(execution, server, call, path, arguments, seconds)
-    except (ToolUnavailable, ToolTimeout) as error:
-        if error.sent:
-            raise EffectInDoubt(path, call.name, call.server, str(error)) from error
-        await journal.undo(path, str(error))
-        raise
-    except (RateLimited, ToolRefused, ToolMisconfigured) as error:
-        await journal.undo(path, str(error))
-        raise
-    await journal.settle(path, answer.to_json())
-    return answer
+    return await server.call(call.name, arguments, seconds=seconds, key=key, permit=permit)

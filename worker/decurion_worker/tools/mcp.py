@@ -37,6 +37,7 @@ from decurion_worker.errors import (
     ToolTimeout,
     ToolUnavailable,
 )
+from decurion_worker.permits import Permit
 from decurion_worker.tools.guard import KEY, MAX_BODY, open_http
 from decurion_worker.tools.port import ToolAnswer
 
@@ -78,13 +79,17 @@ class McpServer:
         self._connection: _Connection | None = None
         self._opening = asyncio.Lock()
 
-    async def call(self, tool: str, arguments: dict[str, Json], *, seconds: float, key: str) -> ToolAnswer:
+    async def call(
+        self, tool: str, arguments: dict[str, Json], *, seconds: float, key: str, permit: Permit | None = None
+    ) -> ToolAnswer:
         """As `ToolCaller.call`."""
         sent = False
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(3):
                     connection = await self._connected()
+                    if permit is not None and not permit.holds:
+                        raise ToolUnavailable(f"{self._where}: connecting took longer than leave was given", sent=False)
                     sent = True
                     try:
                         return self._answer(tool, await connection.call(tool, arguments, key))

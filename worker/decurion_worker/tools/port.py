@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from decurion_crds.canonical import Json
+from decurion_worker.permits import Permit
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,11 @@ class ToolAnswer:
 class ToolCaller(Protocol):
     """A server whose tools can be called. Safe for any number of concurrent callers on one event loop."""
 
-    async def call(self, tool: str, arguments: dict[str, Json], *, seconds: float, key: str) -> ToolAnswer:
-        """Call once, without any retry; `key` is the same for every try of one call, and for no other call.
+    async def call(
+        self, tool: str, arguments: dict[str, Json], *, seconds: float, key: str, permit: Permit | None = None
+    ) -> ToolAnswer:
+        """Call once, without any retry; `key` is the same for every try of one call, and for no other call. With a
+        `permit` the call goes out only while that holds: else `ToolUnavailable`, not sent.
 
         Raises `ToolUnavailable`, `ToolTimeout`, `RateLimited`, `ToolRefused`, `ToolResultInvalid`,
         `ToolMisconfigured`. Of the first two, `sent` says whether the server may have carried the call out.
