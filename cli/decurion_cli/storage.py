@@ -34,7 +34,8 @@ def check(
 ) -> None:
     """Try whether a store keeps what a ledger rests on; what is written is deleted again.
 
-    It writes some 1,500 small objects under checks/, in a few seconds to a minute.
+    It writes some 1,500 small objects under checks/, in a few seconds to a minute; what it found stays in FORMAT, and a
+    run refuses a store in which something failed.
 
     Exit codes: 0 fit, 1 unfit, 3 the store cannot be reached or used.
     """
@@ -65,11 +66,14 @@ def _tell(uri: str, found: list[Property], fit: bool) -> None:
 
 async def _probe(uri: str, clients: int, progress: Progress) -> list[Property]:
     from decurion_ledger import open_store
+    from decurion_ledger.admission import keep_verdicts
     from decurion_ledger.probe import probe
 
     stores = [open_store(uri)] if uri.startswith("memory:") else [open_store(uri) for _ in range(clients)]
     try:
-        return await probe(stores * clients if len(stores) == 1 else stores, progress=progress)
+        found = await probe(stores * clients if len(stores) == 1 else stores, progress=progress)
+        await keep_verdicts(stores[0], found)
+        return found
     finally:
         for store in stores:
             await store.aclose()

@@ -144,7 +144,10 @@ class StoreMisconfigured(LedgerError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the S3 client cannot be made: {self.reason}; correct the AWS_… variables or the profile they name."
+        return (
+            f"the S3 client cannot be made: {self.reason}; correct the AWS_… and DECURION_S3_… variables, or the "
+            "profile they name."
+        )
 
 
 class StoreUnknown(LedgerError):

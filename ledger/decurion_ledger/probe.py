@@ -92,6 +92,7 @@ async def probe(
             ("read after write", lambda: looking.reads(5)),
             ("list after write", lambda: looking.lists(5)),
             ("whole lists", looking.whole_lists),
+            ("list order", looking.list_order),
             ("sizes", looking.sizes),
             ("ranges", looking.ranges),
             ("keys", looking.keys),
@@ -286,6 +287,12 @@ class _Probe:
             if sorted(await self._names(client, "many/", names[-51])) != names[-50:]:
                 raise _Broken("a list from a key on did not show the keys after it.")
         return f"all of {MANY:,} keys were listed, over several pages and from a key on."
+
+    async def list_order(self) -> str:
+        names = await self._names(self._clients[0], "many/")
+        if names != sorted(names):
+            raise _Lacking("lists do not come in the order of their keys; nothing here needs it.")
+        return "lists come in the order of their keys."
 
     async def sizes(self) -> str:
         for size in (0, 1, 70_000):

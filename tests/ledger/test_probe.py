@@ -4,10 +4,11 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+import orjson
 import pytest
 
 from cluster.s3 import S3Server
-from decurion_ledger.admission import Admission
+from decurion_ledger.admission import Admission, keep_verdicts
 from decurion_ledger.errors import NotFound, NotOffered, StoreRefused
 from decurion_ledger.layout import FORMAT
 from decurion_ledger.probe import Property, Verdict, probe, quick_probe
@@ -235,6 +236,38 @@ async def test_a_ledger_of_another_format_is_not_let_in_nor_changed() -> None:
         with pytest.raises(StoreRefused, match=r"format 7|none of a ledger"):
             await Admission(store).check()
         assert await store.get(FORMAT) == content
+
+
+async def test_what_a_check_found_stays_in_the_store_and_decides_until_the_next() -> None:
+    store = MemoryStore()
+    await Admission(store).check()
+    quick = orjson.loads(await store.get(FORMAT))["checked"]
+    assert quick["exclusive creation"] == "pass"
+    await keep_verdicts(store, await probe(clients_of(Truncating), rounds=1))
+    with pytest.raises(StoreRefused, match=r"a check found .* \(large objects\)"):
+        await Admission(store).check()
+    await keep_verdicts(store, await probe([store] * 2, rounds=1))
+    await Admission(store).check()
+    assert orjson.loads(await store.get(FORMAT))["checked"]["list order"] == "pass"
+
+
+async def test_a_check_does_not_touch_the_format_of_another_release() -> None:
+    store = MemoryStore()
+    await store.put(FORMAT, b'{"format": 7}')
+    with pytest.raises(StoreRefused, match="use a newer release"):
+        await keep_verdicts(store, await probe([store] * 2, rounds=1))
+    assert await store.get(FORMAT) == b'{"format": 7}'
+
+
+class Unsorted(Passing):
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        for info in reversed([info async for info in self.store.list(prefix, after)]):
+            yield info
+
+
+async def test_lists_out_of_order_are_told_and_harmless() -> None:
+    found = verdicts(await probe(clients_of(Unsorted), rounds=1))
+    assert [name for name, verdict in found.items() if verdict is not Verdict.PASS] == ["list order", "checksums"]
 
 
 async def test_a_refused_store_is_asked_again() -> None:

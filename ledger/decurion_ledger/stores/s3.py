@@ -12,10 +12,10 @@ import base64
 import copy
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -94,7 +94,9 @@ class S3Store:
     """Objects of `bucket` whose keys start with `prefix` and a slash.
 
     What is not given comes from the environment, as for every AWS client: credentials, region, and the
-    endpoint from `AWS_ENDPOINT_URL_S3`. With an endpoint, buckets are addressed by path.
+    endpoint from `AWS_ENDPOINT_URL_S3`. With an endpoint, buckets are addressed by path. Two variables of our own are
+    for stores that want it otherwise: `DECURION_S3_ADDRESSING` (path, virtual, auto) and `DECURION_S3_CHECKSUM`
+    (sha256, md5, none), with which bodies are sent.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class S3Store:
         self.uri = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
+        self._checks = _choice("DECURION_S3_CHECKSUM", ("sha256", "md5", "none"))
         self._client = _client(endpoint_url, region, credentials)
         self._pool = ThreadPoolExecutor(THREADS, "decurion-s3-store")
         self._any_key = False
@@ -188,8 +191,17 @@ class S3Store:
         return denied
 
     def _put_object(self, key: str, data: bytes, **headers: Any) -> None:
-        headers.setdefault("ChecksumSHA256", base64.b64encode(hashlib.sha256(data).digest()).decode())
+        if not headers.keys() & {"ChecksumSHA256"}:
+            headers |= self._checksum(data)
         self._client.put_object(Bucket=self._bucket, Key=key, Body=data, **headers)
+
+    def _checksum(self, data: bytes) -> dict[str, str]:
+        if self._checks == "sha256":
+            return {"ChecksumSHA256": base64.b64encode(hashlib.sha256(data).digest()).decode()}
+        if self._checks == "md5":
+            digest = hashlib.md5(data, usedforsecurity=False).digest()
+            return {"ContentMD5": base64.b64encode(digest).decode()}
+        return {}
 
     def _get_object(self, key: str, range: Range | None) -> bytes:
         asked: dict[str, Any] = {} if range is None else {"Range": _range_header(range)}
@@ -216,6 +228,24 @@ class _RangeBeyondEnd(StoreError):
     """416: the range starts behind the object's end. Never leaves this module."""
 
 
+def _choice(variable: str, choices: Sequence[str]) -> str:
+    """What an environment variable says; the first of `choices` where it is not set. Raises `StoreMisconfigured`."""
+    value = os.environ.get(variable) or choices[0]
+    if value not in choices:
+        raise StoreMisconfigured(f"{variable} is {value!r:.40}, and may be {', '.join(dict.fromkeys(choices))}")
+    return value
+
+
+def _addressing(endpoint_url: str | None) -> Literal["path", "virtual", "auto"]:
+    """How a bucket is named to the store: in the path where it is not Amazon's, for others know its name seldom."""
+    match _choice("DECURION_S3_ADDRESSING", ("path" if endpoint_url else "auto", "path", "virtual", "auto")):
+        case "path":
+            return "path"
+        case "virtual":
+            return "virtual"
+    return "auto"
+
+
 def _client(endpoint_url: str | None, region: str | None, credentials: Credentials | None) -> S3Client:
     endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     config = Config(
@@ -227,7 +257,7 @@ def _client(endpoint_url: str | None, region: str | None, credentials: Credentia
         # other stores do not know the checksums that newer clients add by default
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        s3={"addressing_style": "path"} if endpoint_url else {},
+        s3={"addressing_style": _addressing(endpoint_url)},
     )
     keys: dict[str, Any] = {}
     if credentials is not None:
