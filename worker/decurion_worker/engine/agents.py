@@ -105,7 +105,7 @@ class AgentCalls:
             return
         self._then.races.stop(scope, name)
         self._then.races.given_up(record.path)
-        self._state.results.forget_opened(record.path, but=record.path, units=True)
+        self._state.results.forget_opened(record.path, but=record.path)
 
 
 def _template(agent: Node, record: Record) -> str:

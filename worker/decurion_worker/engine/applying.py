@@ -147,8 +147,8 @@ class Applying:
     def _given_up(self, scope: ScopeState, name: str, record: Record) -> None:
         base = base_of(record.path)
         scope.calls.pop(name, None)
-        units = self._then.races.given_up(base)
-        self._state.results.forget_opened(base, but=record.path, units=units)
+        self._then.races.given_up(base)
+        self._state.results.forget_opened(base, but=record.path)
         self._then.end_node(scope, name, NodeStatus.SKIPPED, record, None)
 
     def _ended(self, scope: ScopeState, name: str, record: Record, failure: Failure | None) -> None:
@@ -226,11 +226,13 @@ class Applying:
             self._graph_ended(home, applied, failure)
             return
         arm = self._state.results.close(unit, failed=failure is not None)
+        stopped, over = home.stopped, home.over_tolerance
         home.end(index, output=applied.value, size=applied.size, slot=applied.slot, arm=arm, failure=failure)
-        if home.stopped:
+        # Once: what runs beside an end that follows knows already.
+        if home.stopped and not stopped:
             self._then.halt_opened(home)
-            if home.over_tolerance and home.node.map is not None and home.node.map.fail_fast:
-                self._then.abandon(home)
+        if home.over_tolerance and not over and home.node.map is not None and home.node.map.fail_fast:
+            self._then.abandon(home)
         self._then.settle_opened(home)
 
     def _graph_ended(self, home: Opened, applied: Applied, failure: Failure | None) -> None:

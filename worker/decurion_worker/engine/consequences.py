@@ -152,6 +152,8 @@ class Consequences:
     def settle_opened(self, opened: Opened) -> None:
         state, over = self._state, self.ending.is_over(opened.path)
         self._release(opened)
+        if opened.startable and opened.path in state.opened:
+            state.offers.offer(opened)
         if opened.rests:
             self._rest(opened.home)
         if not over and opened.path in state.opened and not opened.joined and opened.complete:

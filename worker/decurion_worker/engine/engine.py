@@ -16,6 +16,7 @@ Two kinds of what comes next:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
@@ -39,7 +40,7 @@ from decurion_worker.engine.approvals import Approvals, Asked
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.environment import channel_values
 from decurion_worker.engine.parking import rests, wake
-from decurion_worker.engine.races import stands
+from decurion_worker.engine.races import apart, stands
 from decurion_worker.engine.results import Results, arms_root
 from decurion_worker.engine.scopes import NodeStatus, Opened, RunTime, ScopeState
 from decurion_worker.engine.state import EngineState, base_of
@@ -151,12 +152,15 @@ class Engine:
     def decide(self) -> list[Decision]:
         """The records that the driver owes, each once, in the order in which they became due."""
         decisions = self.state.decisions
-        for key, decision in list(decisions.items()):
-            if isinstance(decision, RaceWon):
-                # Alone: of what else is due, some may be given up with it.
+        races = {key: one for key, one in decisions.items() if isinstance(one, RaceWon)}
+        for key in [key for key, race in races.items() if not self._stands(race)]:
+            del decisions[key], races[key]
+        if races:
+            # Without what else is due: some of that may be given up with them.
+            won = apart(races)
+            for key in won:
                 del decisions[key]
-                if self._stands(decision):
-                    return [decision]
+            return list(won.values())
         due = list(decisions.values())
         decisions.clear()
         return [decision for decision in due if self._stands(decision)]
@@ -199,9 +203,9 @@ class Engine:
         Branches of a map that was joined are in its join.
         """
         found = self.state.results.leaves()
-        for path, opened in (*self.state.opened.items(), *self.state.given_up.items()):
+        for opened in chain(self.state.opened.values(), *self.state.given_up.values()):
             if not opened.single and opened.ended:
-                found.append((f"{path}!arms", arms_root(opened.ended_arms())))
+                found.append((f"{opened.path}!arms", arms_root(opened.ended_arms())))
         return found
 
     def take(self, limit: int) -> list[Task]:

@@ -28,8 +28,10 @@ class Offers:
     def __init__(self) -> None:
         self._order = 0
         self._ready: list[Ready] = []
-        self._open: dict[int, dict[str, Opened]] = {}
-        """What may have a branch to start, by depth."""
+        self._open: dict[str, Opened] = {}
+        """What may have a branch to start, by path."""
+        self._turns: list[tuple[int, int, str]] = []
+        """Depth, age and path of these, as a heap; of what was withdrawn meanwhile too."""
 
     def __bool__(self) -> bool:
         """Whether a task is ready; branches that may start do not count."""
@@ -38,7 +40,7 @@ class Offers:
     @property
     def pending(self) -> int:
         """How many tasks could be handed out, at most."""
-        return len(self._ready) + sum(o.startable for opened in self._open.values() for o in opened.values())
+        return len(self._ready) + sum(opened.startable for opened in self._open.values())
 
     def push(self, scope: ScopeState, kind: ItemKind, node: str) -> None:
         self._order += 1
@@ -50,15 +52,25 @@ class Offers:
 
     def offer(self, opened: Opened) -> None:
         """A map or graph that may have a branch to start."""
-        self._open.setdefault(opened.depth, {})[opened.path] = opened
+        if opened.path in self._open:
+            return
+        if not opened.order:
+            self._order += 1
+            opened.order = self._order
+        self._open[opened.path] = opened
+        heapq.heappush(self._turns, (-opened.depth, opened.order, opened.path))
 
     def withdraw(self, opened: Opened) -> None:
-        self._open.get(opened.depth, {}).pop(opened.path, None)
+        self._open.pop(opened.path, None)
 
     def opened(self) -> Iterator[Opened]:
-        """What may have a branch to start, deepest first. What has none any more is withdrawn on the way."""
-        for depth in sorted(self._open, reverse=True):
-            for opened in list(self._open[depth].values()):
-                yield opened
-                if opened.exhausted:
-                    self.withdraw(opened)
+        """What may have a branch to start, deepest first, then the oldest. What had its turn is withdrawn, since no
+        branch of it could start then: it is offered again once one can.
+        """
+        while self._turns:
+            opened = self._open.get(self._turns[0][2])
+            if opened is None:
+                heapq.heappop(self._turns)
+                continue
+            yield opened
+            self.withdraw(opened)

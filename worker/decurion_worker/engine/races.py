@@ -10,12 +10,12 @@ that ends well after them leaves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from decurion_ledger import Record
 from decurion_worker.engine.actions import GiveUp, RaceLost, RaceWon
-from decurion_worker.engine.scopes import NodeStatus, ScopeState
+from decurion_worker.engine.scopes import NodeStatus, Opened, ScopeState
 from decurion_worker.engine.state import EngineState
 from decurion_worker.errors import LogCorrupt, TooFewEndedWell
 from decurion_worker.failure import Failure
@@ -108,7 +108,7 @@ class Races:
         path, opens = f"{scope.path}/{name}", name in scope.opened or name in scope.calling
         self._forget_work(scope, path, opens=opens)
         if opens:
-            self._forget_below(scope, path)
+            self._forget_below(scope, name)
         scope.calling.pop(name, None)
         for key in _at(self._state.decisions, path, opens=opens):
             del self._state.decisions[key]
@@ -121,28 +121,32 @@ class Races:
             if task.scope == scope.path:
                 scope.running -= 1
 
-    def _forget_below(self, scope: ScopeState, path: str) -> None:
+    def _forget_below(self, scope: ScopeState, name: str) -> None:
         """What a node opened goes on no more. Its results stand until the record that the node was given up."""
         state = self._state
-        for at in [at for at in state.opened if _is_at(at, path)]:
-            opened = state.opened.pop(at)
+        stopped = state.given_up.setdefault(f"{scope.path}/{name}", [])
+        for opened in [opened for opened in _below(scope, name) if opened.path in state.opened]:
+            del state.opened[opened.path]
             state.offers.withdraw(opened)
             opened.joined = True
-            state.given_up[at] = opened
+            stopped.append(opened)
             if opened.home is scope:
                 scope.running -= 1
-        for at in [at for at in state.scopes if _is_at(at, path)]:
-            inner = state.scopes.pop(at)
-            inner.ended = True
-            for asked in inner.asked.values():
-                state.approvals.drop(asked.path)
+            for inner in opened.scopes.values():
+                state.scopes.pop(inner.path, None)
+                inner.ended = True
+                for lost in inner.lost:
+                    stopped += state.given_up.pop(f"{inner.path}/{lost}", [])
+                for asked in inner.asked.values():
+                    state.approvals.drop(asked.path)
 
-    def given_up(self, base: str) -> bool:
-        """The record that says that a node was given up: what was below it does not count. Whether anything was."""
-        below = [at for at in self._state.given_up if _is_at(at, base)]
-        for at in below:
-            self._state.given_up.pop(at).forget()
-        return bool(below)
+    def given_up(self, base: str) -> None:
+        """The record that says that a node was given up: what was below it does not count."""
+        for opened in self._state.given_up.pop(base, []):
+            if not opened.single:
+                for index in {*opened.partial, *opened.scopes}:
+                    self._state.results.drop(opened.branch_path(index))
+            opened.forget()
 
 
 def losers(scope: ScopeState, name: str) -> list[str]:
@@ -165,6 +169,18 @@ def stands(scope: ScopeState, name: str) -> bool:
     return not (scope.halted or scope.ended or name in scope.lost or scope.races[name].over)
 
 
+def apart(races: Mapping[str, RaceWon]) -> dict[str, RaceWon]:
+    """Of races that were won, by key, those of which none can give up another: one of each scope, all as deep as the
+    first.
+    """
+    depth = next(iter(races.values())).scope.depth
+    by_scope: dict[str, str] = {}
+    for key, race in races.items():
+        if race.scope.depth == depth:
+            by_scope.setdefault(race.scope.path, key)
+    return {key: races[key] for key in by_scope.values()}
+
+
 def why_lost(scope: ScopeState, name: str) -> Failure:
     """Why the node of a race fails. Of the racers that failed, the first in file order is named: which came first
     depends on time.
@@ -185,6 +201,16 @@ def _discard(scope: ScopeState, name: str) -> None:
     scope.outputs[name] = None
     for written in scope.writes.values():
         written.pop(name, None)
+
+
+def _below(scope: ScopeState, name: str) -> Iterator[Opened]:
+    """What a node opened, and all that was opened inside."""
+    opened = [scope.opened[name]] if name in scope.opened else []
+    for one in (*opened, *scope.calling.get(name, {}).values()):
+        yield one
+        for inner in one.scopes.values():
+            for below in {*inner.opened, *inner.calling}:
+                yield from _below(inner, below)
 
 
 def _at(keys: Collection[str], path: str, *, opens: bool) -> list[str]:

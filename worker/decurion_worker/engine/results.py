@@ -54,16 +54,12 @@ class Results:
         for inner in [inner for inner in held if inner.startswith(f"{path}@")]:
             del held[inner]
 
-    def forget_opened(self, path: str, *, but: str, units: bool) -> None:
-        """A node at `path` was given up, as the record `but` says: what it opened does not count. `units` says whether
-        anything of it was open: only then there may be branches.
-        """
+    def forget_opened(self, path: str, *, but: str) -> None:
+        """A node at `path` was given up, as the record `but` says: what it opened does not count, outside its maps."""
         under = tuple(f"{path}{mark}" for mark in "[/!@#")
         held = self._open.get(unit_of(path), {})
         for inner in [inner for inner in held if inner.startswith(under) and inner != but]:
             del held[inner]
-        for unit in [unit for unit in self._open if unit.startswith(under)] if units else ():
-            del self._open[unit]
 
     def drop(self, branch: str) -> None:
         """A branch that will never end does not count."""

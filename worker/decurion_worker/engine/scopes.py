@@ -325,6 +325,8 @@ class Opened:
     """The version of the files that its scopes begin with."""
     round_core: str = ""
     """The hash of what opened the round of a loop that is not the first."""
+    order: int = 0
+    """Its age among what may have branches to start; 0 before it is offered."""
     _index: dict[str, int] = field(default_factory=dict)
     _kept: int = 0
 

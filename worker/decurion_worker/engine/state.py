@@ -52,8 +52,8 @@ class EngineState:
         """The scopes that the driver hands out node by node and that have not ended, by path."""
         self.opened: dict[str, Opened] = {}
         """What opened scopes and has not ended, by path."""
-        self.given_up: dict[str, Opened] = {}
-        """What was open in a node that was given up, until the record of that."""
+        self.given_up: dict[str, list[Opened]] = {}
+        """What was open in a node that was given up, by the path of that, until the record of it."""
 
     @property
     def quiet(self) -> bool:
