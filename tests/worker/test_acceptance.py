@@ -16,6 +16,7 @@ from decurion_worker.executors import LocalExecutor
 from decurion_worker.link import FromRunner, Submitted
 from decurion_worker.runner import RunnerSettings
 from graphs import code, fan_out, graph, map_reduce, path, scope
+from test_agent_graphs import ALONE, ONCE, agents
 
 Change = Callable[[Submitted], list[Submitted]]
 
@@ -143,3 +144,21 @@ async def test_a_record_whose_blob_is_not_there_is_refused() -> None:
         assert session.projection()["phase"] == "Succeeded", session.why
     with pytest.raises(NotFound):
         await store.get("blobs/00/" + "0" * 64)
+
+
+CALLS = {
+    "a call of a tool that the agent does not have": instead("/ask#turn-0001.01!open", tool="other"),
+    "a call that opens with no object": instead("/ask#turn-0001.01!open", delta=None),
+    "a node of a graph that others work on": before("/ask", path="/ask#turn-0001.01/each"),
+}
+
+
+@pytest.mark.parametrize("lie", CALLS)
+async def test_a_runner_that_lies_about_the_call_of_an_agent_is_not_believed(lie: str) -> None:
+    store = new_store()
+    async with Process(store, executor=Liar(CALLS[lie])) as process:
+        session = await process.open(agents(ALONE, ONCE), {})
+        async with asyncio.timeout(8):
+            await session.ended.wait()
+        assert session.engine.output == {"text": "three"}
+    assert await verify(store, "run-1") == []

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from crashes import Process, body, cut, new_store, results, sound, until
+from crashes import Fragile, Process, body, cut, new_store, results, sound, until
 from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
 from decurion_ledger.stores import Store
 from decurion_worker.approving import Answer
+from decurion_worker.link import WorkItem
 from decurion_worker.runner import RunnerSettings
 from decurion_worker.session import RunSession
 from manifests import compiled
@@ -131,7 +132,7 @@ async def every_cut(graph: CompiledGraph, *, step: int = 1, same: bool = True) -
     log = await sound(store)
     for records in range(0, len(body(log)) + 1, step):
         again = await cut(log, records, blobs=store)
-        session = await ended(None, store=again)
+        session = await ended(None, store=again, branches=(1, 64)[records // step % 2])
         assert session.engine.output == whole.engine.output, body(log)[records - 1 :][:1]
         after = await sound(again)
         assert not same or session.facts.state_hash == whole.facts.state_hash, body(log)[:records]
@@ -145,8 +146,17 @@ async def test_an_agent_whose_tool_is_a_graph_with_a_map_ends_under_concurrency_
     store = new_store()
     graph = agents(SIDE_BY_SIDE, ONCE)
     assert not graph.root.leaf
-    session = await ended(graph, store=store)
+    offered: list[str] = []
+
+    def note(item: WorkItem) -> bool:
+        offered.append(item.node)
+        return False
+
+    executor = Fragile(RunnerSettings(branches=1, processes=1), kills=note)
+    async with Process(store, executor=executor) as process:
+        session = await process.run(graph, {})
     assert session.engine.output == {"texts": ["three", "three"]}
+    assert offered.count("ask") == 4  # each of the two until its call, and from the end of that
     log = await sound(store)
     for branch in ("00000", "00001"):
         call = f"/many[{branch}]/ask#turn-0001.01"
@@ -187,7 +197,8 @@ async def test_people_are_asked_inside_a_tool_while_the_agent_holds_nothing() ->
         assert (shown["nodes"][0]["phase"], shown["nodes"][0]["waiting"]) == ("Waiting", 2)
         await to_its_end(session)
     assert session.engine.output == {"texts": ["three", "three"]}
-    await sound(store)
+    # The graph has no time of its own, and least of all that of one call of the model.
+    assert [r.path for r in await sound(store) if r.type == "timer_set"] == []
 
 
 async def test_a_run_that_asks_inside_a_tool_is_resumed_at_every_record() -> None:
@@ -212,3 +223,73 @@ async def test_a_rejection_is_told_to_the_agent_and_fails_nothing() -> None:
     assert session.engine.output == {"text": "they said no"}
     assert session.projection()["failures"] == []
     await sound(store)
+
+
+NESTED = """  nodes:
+    - name: ask
+      agent: {model: mind, tools: [{graph: crowd}], prompt: Ask}
+  output: {text: nodes.ask.output.text}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: crowd}
+spec:
+  input: {topic: {type: string}}
+  nodes:
+    - name: lead
+      with: {topic: input.topic}
+      agent: {model: mind, tools: [{graph: spread}, {graph: quick}], prompt: "Lead {{ topic }}"}
+    - name: each
+      map: {items: "['x', 'y']", as: word, template: helper, concurrency: 1}
+  output: {texts: "[nodes.lead.output.text] + [one.text for one in nodes.each.output.items]"}
+  templates:
+    - name: helper
+      input: {word: {type: string}}
+      nodes:
+        - name: ask
+          with: {word: input.word}
+          agent: {model: mind, tools: [{graph: quick}], prompt: "Help {{ word }}"}
+      output: {text: nodes.ask.output.text}
+"""
+HELP = """      - match: Ask
+        calls: [{tool: crowd, arguments: {topic: ships}}]
+      - match: Lead
+        calls: [{tool: spread, arguments: {words: [a, bc]}}, {tool: quick, arguments: {word: lead}}]
+      - match: Help
+        calls: [{tool: quick, arguments: {word: hey}}]
+      - match: HEY
+        calls: [{tool: finish, arguments: {text: helped}}]
+      - match: LEAD
+        calls: [{tool: finish, arguments: {text: led}}]
+      - match: helped
+        calls: [{tool: finish, arguments: {text: all done}}]
+"""
+
+
+async def test_agents_inside_the_tools_of_agents_go_on_where_they_were_at_every_cut() -> None:
+    whole, log = await every_cut(agents(NESTED, HELP), step=3)
+    assert whole.engine.output == {"text": "all done"}
+    turns = [r.path for r in log if r.type == "turn"]
+    inner = "/ask#turn-0001.01"
+    assert sorted(turns) == sorted(
+        [f"{at}#turn-000{i}" for at in ("/ask", f"{inner}/lead") for i in (1, 2)]
+        + [f"{inner}/each[0000{n}]/ask#turn-000{i}" for n in (0, 1) for i in (1, 2)]
+    )
+
+
+async def test_of_what_fails_in_a_tool_the_first_in_the_file_is_told() -> None:
+    nodes = """    - name: first
+      after: [each]
+      code: "1 // 0"
+      output: {type: integer}
+    - name: second
+      code: "1 // 0"
+      output: {type: integer}
+"""
+    script = """      - match: Ask
+        calls: [{tool: spread, arguments: {words: [a, bc]}}]
+      - match: "01/first "
+        calls: [{tool: finish, arguments: {text: first}}]
+"""
+    session = await ended(agents(ALONE, script, nodes=nodes + MAP), branches=64)
+    assert session.engine.output == {"text": "first"}
