@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from dictionary import measured
 from peers_python import peers_python
 from postgres import postgres
 
@@ -55,7 +56,7 @@ class Row:
 
 def ledger(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="hack/bench ledger", description=__doc__)
-    parser.add_argument("--skip", default="", help="comma-separated: group, steps, resume, lookup, fsync")
+    parser.add_argument("--skip", default="", help="comma-separated: group, steps, resume, lookup, dictionary, fsync")
     parser.add_argument("--records", default="10000,100000", help="records of the logs that are resumed")
     given = parser.parse_args(arguments)
     skipped = set(given.skip.split(","))
@@ -74,6 +75,9 @@ def ledger(arguments: list[str]) -> int:
                 _print("resume", heads, asyncio.run(_resume(folder, opened, counts)))
             if "lookup" not in skipped:
                 _print("lookup", ("segments", "requests", "KiB read", "ms"), asyncio.run(_lookups(folder, opened)))
+        if "dictionary" not in skipped:
+            heads = ("bytes of frames", "with a dictionary", "saved of the segments")
+            _print("dictionary", heads, [Row(what, cells) for what, cells in asyncio.run(measured())])
         if "fsync" not in skipped:
             _print("checkpoint", ("p50 ms", "p99 ms"), asyncio.run(_fsync(folder)))
     return 0

@@ -23,8 +23,8 @@ from decurion_ledger.probe import Property, Verdict, quick_probe
 from decurion_ledger.reader import READING
 from decurion_ledger.stores.port import Put, Store
 
-NUMBER = 0
-"""The format that this release reads and writes. It may change until the ledger is declared stable."""
+NUMBER = 1
+"""The format that this release reads and writes."""
 
 
 class Admission:

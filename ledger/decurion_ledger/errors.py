@@ -30,6 +30,7 @@ DecurionError
     ├── LogCorrupt                what is stored breaks the format or the chain
     │   ├── RecordCorrupt
     │   ├── SegmentCorrupt
+    │   ├── NewerFormat           written by a release that came later
     │   └── BlobCorrupt
     ├── ValueMissing              a record does not hold the value that is asked for
     ├── ValueTooWide              the lists of a value exceed what one evaluation may load
@@ -284,6 +285,20 @@ class RecordCorrupt(LogCorrupt):
 
 class SegmentCorrupt(LogCorrupt):
     pass
+
+
+class NewerFormat(LogCorrupt):
+    """A segment of a format that this release does not know. `known` is the newest that it does."""
+
+    def __init__(self, where: str, number: int, known: int) -> None:
+        LedgerError.__init__(self, where, number, known)
+        self.where = where
+        self.number = number
+        self.known = known
+        self.problem = f"it has format {number}"
+
+    def __str__(self) -> str:
+        return f"{self.where}: it has format {self.number}, and this release reads {self.known}; use a newer release."
 
 
 class BlobCorrupt(LogCorrupt):

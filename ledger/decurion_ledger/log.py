@@ -8,7 +8,7 @@ from decurion_crds.canonical import canonical, merkle_root
 from decurion_ledger.errors import LogCorrupt
 from decurion_ledger.layout import slot_key
 from decurion_ledger.record import Record, RecordType
-from decurion_ledger.segment import Header, Segment, start_hash
+from decurion_ledger.segment import FORMAT, Header, Segment, start_hash
 from decurion_ledger.signing import Certificate
 
 
@@ -60,7 +60,7 @@ class Tail:
         """The content of the `final` object of this closed log, the same whoever writes it."""
         return canonical(
             {
-                "format": 0,
+                "format": FORMAT,
                 "run": self.run,
                 "slot": self.next - 1,
                 "head": self.head,

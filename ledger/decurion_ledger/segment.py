@@ -15,7 +15,7 @@ that with the tail of a segment one ranged request finds a record. The header ho
 records/v0) of the record hashes in order, the hash of the previous segment, and the hash (domain content/v0) of
 all bytes from the first frame to the trailer. So header and signature stand for all of it: with them, and with
 the hashes beside the way to the root, one record is proved. What is signed is the header under the domain
-signature/v0. This is format 0; it may change until it is named 1.
+signature/v0. This is format 1; what reads it is kept, and `tests/ledger/golden` holds ledgers of it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ import orjson
 import zstandard
 
 from decurion_crds.canonical import canonical, digest, merkle_root
-from decurion_ledger.errors import RecordTooLarge, SegmentCorrupt
+from decurion_ledger.errors import NewerFormat, RecordTooLarge, SegmentCorrupt
 from decurion_ledger.record import Record, decode, encode, record_hash
 from decurion_ledger.signing import SIGNATURE_BYTES, SigningKey
 
-FORMAT = 0
+FORMAT = 1
 MAGIC = b"decurion"
 MAX_RECORDS = 5_000
 MAX_BYTES = 4 * 1024 * 1024
@@ -52,6 +52,14 @@ _HASH_BYTES = 32
 _RESULT = b'{"core":'
 """How the stored form of a record with a core begins."""
 TAIL_BYTES = _TRAILER.size + _HASH_BYTES
+
+
+class _OtherFormat(ValueError):
+    """A header names another format. Never leaves this module."""
+
+    def __init__(self, number: object) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class Encoded(NamedTuple):
@@ -181,6 +189,10 @@ def parse(data: bytes, where: str) -> Segment:
         if digest("content/v0", data[start:-_HASH_BYTES]) != header.content:
             raise ValueError("the bytes do not have the hash in the header")
         lines = list(_lines(data))
+    except _OtherFormat as e:
+        if isinstance(e.number, int) and e.number > FORMAT:
+            raise NewerFormat(where, e.number, FORMAT) from e
+        raise SegmentCorrupt(where, f"it has format {e.number!r:.20}, which nothing reads any more") from e
     except (ValueError, KeyError, TypeError, struct.error, zstandard.ZstdError) as e:
         raise SegmentCorrupt(where, f"not a segment of format {FORMAT} ({e})") from e
     leaves = [bytes.fromhex(record_hash(line)) for line in lines]
@@ -310,8 +322,9 @@ def _header(data: bytes) -> tuple[Header, tuple[bytes, bytes], int]:
     start = len(MAGIC) + _LENGTH.size
     stored = data[start : start + length]
     fields: dict[str, Any] = orjson.loads(stored)
-    if fields.pop("format") != FORMAT:
-        raise ValueError("another format")
+    number = fields.pop("format")
+    if number != FORMAT:
+        raise _OtherFormat(number)
     header = Header(**fields)
     end = start + length + (SIGNATURE_BYTES if header.key else 0)
     return header, (stored, data[start + length : end]), end

@@ -4,7 +4,7 @@ from decurion_crds.canonical import canonical, merkle_root
 from decurion_ledger import LogWriter, Opened, Record, RecordType, Store, make_core, read_log, vhash
 from decurion_ledger.layout import final_key, slot_key
 from decurion_ledger.patience import Clock
-from decurion_ledger.segment import build, prepare, segment_hash, start_hash
+from decurion_ledger.segment import FORMAT, build, prepare, segment_hash, start_hash
 from decurion_ledger.writer import Observer, Settings
 
 RUN = "0198c7d2-3f00-7000-8000-000000000001"
@@ -77,5 +77,5 @@ async def forge(store: Store, *segments: tuple[int, str, list[Record]], final: b
         await store.put(slot_key(RUN, slot), data)
     if final:
         root = merkle_root("final/v0", hashes)
-        content = {"format": 0, "run": RUN, "slot": len(segments) - 1, "head": previous, "root": root}
+        content = {"format": FORMAT, "run": RUN, "slot": len(segments) - 1, "head": previous, "root": root}
         await store.put(final_key(RUN), canonical(content))

@@ -15,7 +15,7 @@ from decurion_ledger.errors import BadPath, RunDeleted, RunNotFound
 from decurion_ledger.path import LedgerPath
 from decurion_ledger.stores.port import Store
 from decurion_ledger.verifier.blobs import Blobs, optional
-from decurion_ledger.verifier.form import canonical, content, sealed, sha, tree
+from decurion_ledger.verifier.form import FORMAT, OtherFormat, canonical, content, sealed, sha, tree
 from decurion_ledger.verifier.hashes import stored_hash, value_hash
 from decurion_ledger.verifier.problem import Problem, Report
 from decurion_ledger.verifier.results import Results
@@ -98,6 +98,9 @@ class _Audit:
             previous = sha("log/v0", self.run.encode())
         try:
             segment = sealed(data)
+        except OtherFormat as e:
+            self._problem("SEGMENT-FORMAT", key, str(e))
+            return
         except _UNREADABLE as e:
             self._problem("SEGMENT-HASH", key, f"the segment was changed, or is none ({e})")
             return
@@ -134,7 +137,7 @@ class _Audit:
             self._problem("TRUNCATED", key, f"the run is final but its log ends at slot {last} without a close record")
             return
         expected = {
-            "format": 0,
+            "format": FORMAT,
             "run": self.run,
             "slot": last,
             "head": self.head.hex() if self.head else "",
@@ -154,8 +157,6 @@ class _Audit:
         )
 
     def _header(self, slot: int, key: str, header: Mapping[str, Any], previous: bytes | None) -> None:
-        if header["format"] != 0:
-            self._problem("SEGMENT-FORMAT", key, f"format {header['format']} is not known")
         if (header["run"], header["slot"]) != (self.run, slot):
             self._problem("WRONG-PLACE", key, f"it is slot {header['slot']} of run {header['run']}")
         if previous is not None and header["previous"] != previous.hex():

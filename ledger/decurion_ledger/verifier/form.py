@@ -25,6 +25,13 @@ HEADER: Mapping[str, type] = {
 }
 
 
+FORMAT = 1
+
+
+class OtherFormat(ValueError):
+    """A segment of a format that is not known here."""
+
+
 class Sealed(NamedTuple):
     """A segment whose hashes hold: its header, what is signed, the signature, and where its frames begin and end."""
 
@@ -42,6 +49,10 @@ def sealed(data: bytes) -> Sealed:
     (length,) = struct.unpack_from(">I", data, 8)
     stored, start = data[12 : 12 + length], 12 + length
     header = orjson.loads(stored)
+    number = header.get("format") if isinstance(header, dict) else None
+    if isinstance(number, int) and number != FORMAT:
+        do = "verify it with a newer release" if number > FORMAT else "nothing reads that any more"
+        raise OtherFormat(f"it has format {number}, and this release knows {FORMAT}: {do}")
     if not isinstance(header, dict) or {name: type(value) for name, value in header.items()} != HEADER:
         raise ValueError("the header has other members")
     if orjson.dumps(header, option=orjson.OPT_SORT_KEYS) != stored:
