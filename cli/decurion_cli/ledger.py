@@ -30,6 +30,13 @@ RootKeyOption = Annotated[
         help="Public keys, as PEM, of who may appoint drivers: every segment must be signed by such a driver.",
     ),
 ]
+AnchorsOption = Annotated[
+    str, typer.Option("--anchors", help="The store with the anchors of the runs: a folder, or s3://bucket/prefix.")
+]
+AnchorKeyOption = Annotated[
+    list[Path] | None,
+    typer.Option("--anchor-key", help="Public keys, as PEM, of who may write anchors; needed with --anchors."),
+]
 OutputOption = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="Form of the answer.")]
 
 
@@ -102,18 +109,22 @@ def verify(
     ] = None,
     ledger: LedgerOption = LEDGER,
     root_key: RootKeyOption = None,
+    anchors: AnchorsOption = "",
+    anchor_key: AnchorKeyOption = None,
     output: OutputOption = "text",
 ) -> None:
-    """Check that ledgers are whole and unchanged, and with --root-key that appointed drivers wrote them.
+    """Check that ledgers are whole and unchanged, with --root-key that appointed drivers wrote them, and with --anchors
+    that nothing of them was cut off or put back.
 
     One line for each problem, exit 1 when there is one. Nothing but the ledger and the key is needed."""
-    from decurion_cli.trust import as_text, report_to_json, root_keys, verify_runs
+    from decurion_cli.trust import anchors_of, as_text, report_to_json, root_keys, verify_runs
 
     place, rest = _where(where or [], ledger)
     exists(place)
     with exits():
         roots = root_keys(root_key or [])
-    reports = _do(verify_runs(place, rest[0] if rest else "", roots))
+        compared = anchors_of(anchors, anchor_key or [])
+    reports = _do(verify_runs(place, rest[0] if rest else "", roots, compared))
     if not reports:
         fail(f"{place} holds no run: check the place, or start one with `decurion run`", RUN_FAILED)
     if output == "json":

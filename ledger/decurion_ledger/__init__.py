@@ -1,18 +1,21 @@
 """The ledger: records, paths, values, segments, the log of a run, and the stores that keep them."""
 
+from decurion_ledger.anchoring import anchor, anchored_runs
 from decurion_ledger.final_state import final_state_hash
 from decurion_ledger.lookup import find
 from decurion_ledger.path import ROOT, LedgerPath, Step, branch_key
+from decurion_ledger.proving import Proof, prove
 from decurion_ledger.reader import SlotReader, list_runs, read_log
 from decurion_ledger.record import Record, RecordType, core_hash, decode, encode, make_core, record_hash
 from decurion_ledger.signing import Certificate, Signer, SigningKey, public_keys, public_pem
 from decurion_ledger.stores import Credentials, Store, open_store
 from decurion_ledger.values import Values, pack, unpack, vhash
-from decurion_ledger.verifier import Problem, Report, examine, verify
+from decurion_ledger.verifier import Anchors, Problem, Proved, Report, check_proof, examine, verify
 from decurion_ledger.writer import LogWriter, Observer, Opened, Settings
 
 __all__ = [
     "ROOT",
+    "Anchors",
     "Certificate",
     "Credentials",
     "LedgerPath",
@@ -20,6 +23,8 @@ __all__ = [
     "Observer",
     "Opened",
     "Problem",
+    "Proof",
+    "Proved",
     "Record",
     "RecordType",
     "Report",
@@ -30,7 +35,10 @@ __all__ = [
     "Step",
     "Store",
     "Values",
+    "anchor",
+    "anchored_runs",
     "branch_key",
+    "check_proof",
     "core_hash",
     "decode",
     "encode",
@@ -41,6 +49,7 @@ __all__ = [
     "make_core",
     "open_store",
     "pack",
+    "prove",
     "public_keys",
     "public_pem",
     "read_log",

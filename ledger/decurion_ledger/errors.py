@@ -22,6 +22,7 @@ DecurionError
     ├── Fenced                    another driver owns the run; final for this writer
     ├── StaleLeader               the opener was appointed before the one that wrote the log's last fence
     ├── RunNotFound               no log under this run id
+    ├── RecordNotFound            the run has no record at that path
     ├── RunClosed                 the log has its close record and takes no more
     ├── RunOpen                   the log has no close record yet
     ├── RunDeleted                its retention was over, or somebody deleted it
@@ -212,6 +213,16 @@ class RunNotFound(LedgerError):
             f"run {self.run} has no log in {self.store}; list its runs with `decurion ledger ls`, or correct the "
             "ledger's address."
         )
+
+
+class RecordNotFound(LedgerError):
+    def __init__(self, run: str, path: str) -> None:
+        super().__init__(run, path)
+        self.run = run
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"run {self.run} has no record at {self.path}; `decurion ledger ls {self.run}` lists its paths."
 
 
 class RunClosed(LedgerError):

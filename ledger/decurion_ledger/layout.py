@@ -48,6 +48,10 @@ def receipt_key(run: str, lease: str, effect: str) -> str:
     return f"{run_prefix(run)}receipts/{lease}/{effect}"
 
 
+def provenance_key(run: str) -> str:
+    return f"{run_prefix(run)}provenance"
+
+
 def blob_key(sha256: str) -> str:
     return f"{BLOBS}{sha256[:2]}/{sha256}"
 

@@ -29,6 +29,8 @@ class Tail:
         self.highest = 0
         self.fences = 0
         self.closed = False
+        self.provenance: bytes | None = None
+        """The statement in the close record, as it is kept beside `final`."""
         self._owner: Header | None = None
         self._hashes: list[bytes] = []
 
@@ -49,6 +51,8 @@ class Tail:
                 self._fence(record, header, where)
             elif record.type == RecordType.CLOSE:
                 self.closed = True
+                if "provenance" in record.envelope:
+                    self.provenance = canonical(record.envelope["provenance"])
         owner = self._owner
         if owner is None or _writer(header) != _writer(owner):
             raise LogCorrupt(where, f"driver {header.driver} wrote with epoch {header.epoch} that it does not own")

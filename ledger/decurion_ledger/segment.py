@@ -148,6 +148,11 @@ def build(
     return fields, b"".join((MAGIC, _LENGTH.pack(len(header)), header, signature, content, end))
 
 
+def head_of(data: bytes) -> tuple[bytes, bytes]:
+    """The bytes of header and signature of a segment that was parsed."""
+    return _header(data)[1]
+
+
 def _stored(header: Header) -> bytes:
     return canonical({"format": FORMAT, **asdict(header)})
 

@@ -98,6 +98,10 @@ class SigningKey:
         """The signature of `data` under `domain`, which keeps it from standing for anything else."""
         return self._private.sign(_message(domain, data))
 
+    def sign_raw(self, data: bytes) -> bytes:
+        """The signature of `data` as it is, for formats that keep kinds apart by themselves."""
+        return self._private.sign(data)
+
     def certify(self, key: str, *, cluster: str, run: str, leader_epoch: int) -> Certificate:
         """The certificate, issued by this key, of the public key `key`."""
         bare = Certificate(cluster, run, leader_epoch, key, self.public, "")

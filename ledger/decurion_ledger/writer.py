@@ -23,6 +23,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
+from decurion_crds.canonical import Json
+from decurion_ledger.attestation import envelope
 from decurion_ledger.errors import (
     LedgerError,
     LogCorrupt,
@@ -35,7 +37,7 @@ from decurion_ledger.errors import (
     WriterStopped,
 )
 from decurion_ledger.index import Indexer
-from decurion_ledger.layout import final_key, slot_key
+from decurion_ledger.layout import final_key, provenance_key, slot_key
 from decurion_ledger.log import Tail, fence
 from decurion_ledger.patience import REPEATED, REPEATED_WHEN_OPEN, Clock, Patience, SystemClock, patiently
 from decurion_ledger.reader import READING, is_deleted, read_segments
@@ -50,7 +52,7 @@ from decurion_ledger.segment import (
     prepare,
     segment_hash,
 )
-from decurion_ledger.signing import Signer
+from decurion_ledger.signing import Certificate, Signer
 from decurion_ledger.slots import Slots
 from decurion_ledger.stores.port import Put, Store
 
@@ -128,6 +130,8 @@ class LogWriter:
         self._driver = driver
         self._nonce = nonce
         self._signer = signer
+        self.certificate: Certificate | None = None
+        """That of the own key, which stands in the own fence."""
         self._settings = settings
         self._clock = clock
         self._observer = observer
@@ -213,6 +217,7 @@ class LogWriter:
             leader = _leader_epoch(tail, leader_epoch, take_over)
             admit()
             certificate = signer.certify(leader) if signer is not None else None
+            writer.certificate = certificate
             mine = [fence(tail.epoch + 1, leader, driver, certificate)]
             if tail.next == 0 and begin is not None:
                 mine.insert(0, begin)
@@ -259,9 +264,14 @@ class LogWriter:
             self._spans.popleft()
         return slots
 
+    def attested(self, statement: Json) -> dict[str, Json]:
+        """The envelope of a statement about this log, signed as its segments are."""
+        key = self._signer.key if self._signer is not None else None
+        return envelope(statement, key=key, certificate=self.certificate)
+
     async def finish(self, close: Record) -> None:
-        """Append the `close` record behind everything queued, then write `final`; the log takes no more
-        records.
+        """Append the `close` record behind everything queued, then write the statement in it, if there is one, and
+        `final`; the log takes no more records.
 
         Raises as `append` does, and `LogCorrupt` when the log's beginning is gone: some stores make a bucket that
         was deleted anew, and take a slot without those before it. A store error while `final` is written leaves a
@@ -453,11 +463,17 @@ class LogWriter:
         return True
 
     async def _complete(self, patience: Patience) -> None:
-        key, data = final_key(self._tail.run), self._tail.final()
+        run = self._tail.run
+        if self._tail.provenance is not None:
+            await self._write_last(provenance_key(run), self._tail.provenance, "it is not the close record's", patience)
+        await self._write_last(
+            final_key(run), self._tail.final(), "it does not name the last segment of this log", patience
+        )
 
+    async def _write_last(self, key: str, data: bytes, otherwise: str, patience: Patience) -> None:
         async def write() -> None:
             if await self._store.put_new(key, data) is Put.EXISTS and await self._store.get(key) != data:
-                raise LogCorrupt(key, "it does not name the last segment of this log")
+                raise LogCorrupt(key, otherwise)
 
         await patiently(write, patience=patience, clock=self._clock, repeated=REPEATED_WHEN_OPEN, waiting=self._waiting)
         self._recovered()

@@ -75,7 +75,7 @@ def test_json_names_code_invariant_slot_path_and_object(ledger: Path) -> None:
     done = do("verify", ledger, "plain", "-o", "json")
     assert done.exit_code == 1
     [report] = json.loads(done.output)
-    assert (report["ok"], report["signature"], report["segments"]) == (False, "unsigned", 3)
+    assert (report["ok"], report["signature"], report["segments"], report["anchors"]) == (False, "unsigned", 3, 0)
     first = report["problems"][0]
     assert (first["code"], first["invariant"], first["slot"]) == ("SEGMENT-HASH", 2, 1)
     assert first["object"] == slot_key("plain", 1)

@@ -26,6 +26,7 @@ FIELDS = {
     errors.StaleLeader: ("r", 5, 6),
     errors.RunNotFound: ("r", "s3://x"),
     errors.StoreMisconfigured: ("Invalid endpoint: x",),
+    errors.RecordNotFound: ("r", "/a"),
     errors.RunClosed: ("r", 3),
     errors.WriterStopped: ("r", 3),
     errors.ValueMissing: ("0" * 64,),

@@ -255,3 +255,38 @@ async def test_it_computes_the_same_value_hashes_as_the_writer(value: object) ->
     core = commit("a", value).core or {}
     await opened.writer.append([Record.result(core, {"values": packed})])
     assert await verify(store, RUN) == []
+
+
+# --- objects that are made from the log
+
+
+async def test_an_index_that_is_not_what_the_log_makes_it_is_reported_and_may_be_missing() -> None:
+    store = MemoryStore()
+    opened = await open_log(store, nonce="0" * 16)
+    for i in range(40):
+        await opened.writer.append([commit(f"a{i}", i)])
+    await opened.writer.finish(close())
+    assert await verify(store, RUN) == []
+    made = [key for key in await objects(store) if "/index/" in key or key.endswith("/tail")]
+    assert len(made) == 3
+    for key in made:
+        data = await store.get(key)
+        for bit in range(0, len(data) * 8, 397):
+            changed = bytearray(data)
+            changed[bit // 8] ^= 1 << bit % 8
+            await store.put(key, bytes(changed))
+            assert await codes(store) == {"DERIVED"}
+        await store.delete(key)
+        assert await verify(store, RUN) == []
+        await store.put(key, data)
+
+
+async def test_what_no_run_has_is_reported() -> None:
+    store = MemoryStore()
+    await small_log(store)
+    folder = final_key(RUN).removesuffix("final")
+    await store.put(f"{folder}another", b"x")
+    assert await codes(store) == {"FOREIGN-OBJECT"}
+    await store.delete(f"{folder}another")
+    await store.put(f"{folder}packs/{'0' * 64}", b"x")
+    assert await codes(store) == {"PACK"}

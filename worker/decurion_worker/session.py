@@ -61,6 +61,7 @@ from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.loading import applied, done
 from decurion_worker.notes import Notes
 from decurion_worker.projection import RunFacts, project
+from decurion_worker.provenance import Materials
 from decurion_worker.records import (
     decided,
     finally_opened,
@@ -170,6 +171,7 @@ class RunSession:
         self._refusals: Counter[str] = Counter()
         self._failing: set[asyncio.Task[None]] = set()
         self._notes = Notes()
+        self._materials = Materials(graph)
         self._timers = Timers(run, now=now, write=self._write_own)
         self._answers = Answers(run, engine.approvals)
         self._form: CancelForm | None = None
@@ -511,6 +513,7 @@ class RunSession:
 
     async def _apply(self, slot: int, record: Record, loaded: Applied | None) -> None:
         self._notes.take(record)
+        self._materials.take(record)
         match record.type:
             case "lease_lost":
                 self._lost(record)
@@ -625,6 +628,8 @@ class RunSession:
                 "code": close.failure.code,
                 "message": close.failure.message,
             }
+        if (statement := self._materials.statement(self.run, envelope, by=self._writer.certificate)) is not None:
+            envelope["provenance"] = self._writer.attested(statement)
         return Record(type="close", path="/", core=None, envelope=envelope, core_hash="")
 
     # ------------------------------------------------------------------ the end
@@ -648,6 +653,7 @@ class RunSession:
         self.facts.slot = slot
         self.facts.committed += 1
         self._notes.take(record)
+        self._materials.take(record)
         match record.type:
             case "genesis" | "fence":
                 return

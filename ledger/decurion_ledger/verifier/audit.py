@@ -14,41 +14,62 @@ import zstandard
 from decurion_ledger.errors import BadPath, RunDeleted, RunNotFound
 from decurion_ledger.path import LedgerPath
 from decurion_ledger.stores.port import Store
+from decurion_ledger.verifier.anchors import Anchors, Seen, check_anchors
 from decurion_ledger.verifier.blobs import Blobs, optional
+from decurion_ledger.verifier.derived import entries, index_fault, needs_fault, tail_fault
 from decurion_ledger.verifier.form import FORMAT, OtherFormat, canonical, content, sealed, sha, tree
 from decurion_ledger.verifier.hashes import stored_hash, value_hash
 from decurion_ledger.verifier.problem import Problem, Report
+from decurion_ledger.verifier.provenance import statement_fault
 from decurion_ledger.verifier.results import Results
 from decurion_ledger.verifier.signatures import certificate_fault, is_signed
 
+_DERIVED = ("needs", "tail", "index/")
+_BESIDE = ("final", "provenance", "packs/", "receipts/", *_DERIVED)
+"""The objects of a run beside its log. Receipts are notes of runners, which have no keys: what a driver takes of one
+stands in the log.
+"""
 _UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError, struct.error, zstandard.ZstdError)
 
 
-async def verify(store: Store, run: str, *, roots: Sequence[str] = ()) -> list[Problem]:
+async def verify(store: Store, run: str, *, roots: Sequence[str] = (), anchors: Anchors | None = None) -> list[Problem]:
     """All problems of the run's log, `final` and blobs, in order of slots; an empty list is the proof. With `roots`,
-    public keys in hex, every segment must be signed by a driver that the holder of one of them had appointed.
+    public keys in hex, every segment must be signed by a driver that the holder of one of them had appointed; with
+    `anchors` the log must be what they say that it was.
 
     Raises `RunNotFound` or `RunDeleted` when there is nothing of this run, or the store's error: then nothing is
     proved.
     """
-    return (await examine(store, run, roots=roots)).problems
+    return (await examine(store, run, roots=roots, anchors=anchors)).problems
 
 
-async def examine(store: Store, run: str, *, roots: Sequence[str] = ()) -> Report:
+async def examine(store: Store, run: str, *, roots: Sequence[str] = (), anchors: Anchors | None = None) -> Report:
     """As `verify`, with who signed what."""
     base = f"runs/{hashlib.sha256(run.encode()).hexdigest()[:2]}/{run}/"
     keys = sorted([info.key async for info in store.list(base)])
+    audit = _Audit(run, base, tuple(roots))
     if not keys:
+        if anchors is not None and await audit.anchored(anchors):
+            return audit.report()
         if await optional(store, f"gc/runs/{run}") is not None:
             raise RunDeleted(run, store.uri)
         raise RunNotFound(run, store.uri)
-    audit = _Audit(run, base, tuple(roots))
     audit.names(keys)
     for slot in sorted(audit.slots):
         key = f"{base}log/{slot:012d}"
         audit.segment(slot, key, await store.get(key))
         await audit.blobs.check(store)
-    audit.end(await optional(store, f"{base}final"))
+    final = await optional(store, f"{base}final")
+    audit.end(final)
+    audit.statement(await optional(store, f"{base}provenance"), final is not None)
+    for key in keys:
+        if key.startswith(f"{base}packs/"):
+            audit.pack(key, await optional(store, key))
+    for key in keys:
+        if key.removeprefix(base).startswith(_DERIVED):
+            audit.derived(key, await optional(store, key), final)
+    if anchors is not None:
+        await audit.anchored(anchors)
     return audit.report()
 
 
@@ -64,7 +85,13 @@ class _Audit:
     problems: list[Problem] = field(default_factory=list)
     slots: set[int] = field(default_factory=set)
     head: bytes | None = None
-    hashes: list[bytes] = field(default_factory=list)
+    hashes: dict[int, bytes] = field(default_factory=dict)
+    genesis: dict[str, Any] = field(default_factory=dict)
+    close: dict[str, Any] = field(default_factory=dict)
+    closer: tuple[str, Any] = ("", None)
+    certificate: Any = None
+    anchors: int = 0
+    entries: dict[int, list[bytes]] = field(default_factory=dict)
     owner: tuple[int, str, str, str] | None = None
     epoch: int = 0
     closed_at: int | None = None
@@ -77,10 +104,12 @@ class _Audit:
         self.blobs = Blobs(self._problem)
 
     def names(self, keys: list[str]) -> None:
-        """Check the keys under `log/`: twelve digits each, no gap from 0 on."""
+        """Check the names of the run's objects; under `log/` they are twelve digits each, no gap from 0 on."""
         for key in keys:
             name = key.removeprefix(f"{self.base}log/")
             if name == key:
+                if not key.removeprefix(self.base).startswith(_BESIDE):
+                    self._problem("FOREIGN-OBJECT", key, "a run has no such object")
                 continue
             if len(name) == 12 and name.isascii() and name.isdigit():
                 self.slots.add(int(name))
@@ -105,7 +134,7 @@ class _Audit:
             self._problem("SEGMENT-HASH", key, f"the segment was changed, or is none ({e})")
             return
         self.head = segment.hash
-        self.hashes.append(segment.hash)
+        self.hashes[slot] = segment.hash
         header = segment.header
         self._header(slot, key, header, previous)
         if header["key"]:
@@ -113,7 +142,7 @@ class _Audit:
             if not is_signed(header["key"], "signature/v0", segment.stored, segment.signature):
                 self._problem("SIGNATURE", key, f"it is not signed by the key {header['key']} that it names")
         try:
-            lines, tables = content(data, segment.start)
+            lines, tables, frames = content(data, segment.start)
         except _UNREADABLE as e:
             self._problem("SEGMENT-FORMAT", key, f"the segment cannot be read ({e})")
             return
@@ -121,6 +150,8 @@ class _Audit:
         if header["count"] != len(lines) or header["root"] != tree("records/v0", leaves).hex():
             self._problem("MERKLE-ROOT", key, "the records do not have the count and Merkle root in the header")
         self._records(slot, key, header, lines, leaves, tables)
+        results = {leaf for line, leaf in zip(lines, leaves, strict=True) if line.startswith(b'{"core":')}
+        self.entries[slot] = entries(slot, tables, frames, results)
         if _writer(header) != self.owner:
             driver, epoch = header["driver"], header["epoch"]
             self._problem("OWNER", key, f"driver {driver} wrote with epoch {epoch}, which it did not own")
@@ -141,20 +172,74 @@ class _Audit:
             "run": self.run,
             "slot": last,
             "head": self.head.hex() if self.head else "",
-            "root": tree("final/v0", self.hashes).hex(),
+            "root": self._root(),
         }
         if final != canonical(expected):
             self._problem("FINAL", key, f"it does not name the log that ends at slot {last}")
+
+    def statement(self, stored: bytes | None, final: bool) -> None:
+        """Check the statement in the close record, and the copy of it beside `final`."""
+        key = f"{self.base}provenance"
+        if "provenance" not in self.close:
+            if stored is not None:
+                self._problem("PROVENANCE", key, "the log holds no such statement")
+            return
+        if stored is None:
+            # Without `final` the close was cut off, which is told once.
+            if final:
+                self._problem("PROVENANCE-MISSING", key, "the close record holds a statement that is not beside it")
+        elif stored != canonical(self.close["provenance"]):
+            self._problem("PROVENANCE", key, "it is not the statement in the close record")
+        by, certificate = self.closer
+        fault = statement_fault(
+            self.close["provenance"],
+            genesis=self.genesis,
+            close=self.close,
+            run=self.run,
+            key=by,
+            certificate=certificate,
+        )
+        if fault is not None:
+            self._problem("PROVENANCE", key, f"the statement in the close record does not hold: {fault}")
+
+    def pack(self, key: str, data: bytes | None) -> None:
+        if data is None or hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:
+            self._problem("PACK", key, "its bytes do not have the SHA-256 by which it is named")
+
+    def derived(self, key: str, data: bytes | None, final: bytes | None) -> None:
+        """Check an object that is made from the log: it may be missing, and be stale only as `tail` is."""
+        name = key.removeprefix(self.base)
+        if data is None:
+            return
+        if name == "needs":
+            fault = needs_fault(data, self.blobs.seen, final)
+        elif name == "tail":
+            fault = tail_fault(data, self.entries)
+        else:
+            fault = index_fault(name.removeprefix("index/"), data, self.entries)
+        if fault is not None:
+            self._problem("DERIVED", key, f"{fault}; delete it, and it is made anew")
+
+    async def anchored(self, anchors: Anchors) -> int:
+        """Compare with the anchors; how many there are."""
+        seen = Seen(self.hashes, self.closed_at is not None)
+        self.anchors = await check_anchors(anchors, self.run, seen, self._problem)
+        return self.anchors
 
     def report(self) -> Report:
         return Report(
             self.problems,
             len(self.slots),
             self.head.hex() if self.head else "",
+            self._root(),
             self.closed_at is not None,
             self.signed,
             tuple(self.issuers),
+            self.anchors,
         )
+
+    def _root(self) -> str:
+        return tree("final/v0", [self.hashes[slot] for slot in sorted(self.hashes)]).hex()
 
     def _header(self, slot: int, key: str, header: Mapping[str, Any], previous: bytes | None) -> None:
         if (header["run"], header["slot"]) != (self.run, slot):
@@ -187,6 +272,10 @@ class _Audit:
                     self.results.add(record["core"], record["core_hash"], self._teller(key))
                 self._place(slot, number, key, kind, envelope, header, last=number == len(lines) - 1)
                 self._values(key, path, envelope.get("values", {}))
+                if kind == "genesis":
+                    self.genesis = record
+                elif kind == "close":
+                    self.close, self.closer = envelope, (header["key"], self.certificate)
             except (*_UNREADABLE, BadPath) as e:
                 self._problem("RECORD-FORMAT", key, f"record {number} cannot be read ({e})")
         found = [(path, length, leaf) for path, _, _, length, leaf in tables]
@@ -224,7 +313,7 @@ class _Audit:
 
     def _appointed(self, key: str, envelope: Mapping[str, Any], header: Mapping[str, Any]) -> None:
         """Check by whom the driver of a fence was appointed."""
-        found = envelope.get("certificate")
+        found = self.certificate = envelope.get("certificate")
         if found is None and not header["key"]:
             if self.roots:
                 driver = header["driver"]

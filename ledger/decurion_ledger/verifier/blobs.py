@@ -39,6 +39,8 @@ class Blobs:
     blobs: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     lists: dict[str, tuple[int, str, int]] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    """The names of all blobs that were asked for."""
 
     def name(self, value: str, sha256: str, size: int, record: str) -> None:
         """A record in the object `record` names this blob for the value whose hash is `value`."""
@@ -120,6 +122,7 @@ class Blobs:
 
     def _content(self, key: str, data: bytes | None, length: int | None, by: str) -> Any:
         """What a blob holds; `_NONE`, and a finding, when it is missing or has other bytes."""
+        self.seen.add(key.rpartition("/")[2])
         if data is None:
             self.tell("BLOB-MISSING", key, by)
         elif (length is not None and len(data) != length) or hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:

@@ -66,10 +66,16 @@ def sealed(data: bytes) -> Sealed:
     return Sealed(header, stored, signature, start, data[-32:])
 
 
-def content(data: bytes, start: int) -> tuple[list[bytes], list[tuple[bytes, int, int, int, bytes]]]:
-    """Records and index entries (path hash, frame, offset, length, record hash) of a segment whose frames begin at
-    `start`. Raises as `sealed`, or `zstandard.ZstdError`.
-    """
+class Content(NamedTuple):
+    """Records; index entries: path hash, frame, offset, length, record hash; frames: offset, stored, raw length."""
+
+    lines: list[bytes]
+    entries: list[tuple[bytes, int, int, int, bytes]]
+    frames: list[tuple[int, int, int]]
+
+
+def content(data: bytes, start: int) -> Content:
+    """What a segment holds whose frames begin at `start`. Raises as `sealed`, or `zstandard.ZstdError`."""
     if data[-40:-32] != b"decurion":
         raise ValueError("the magic is missing")
     at, frames, records = struct.unpack_from(">QII", data, len(data) - 56)
@@ -81,7 +87,8 @@ def content(data: bytes, start: int) -> tuple[list[bytes], list[tuple[bytes, int
     for _, frame, offset, size, leaf in index:
         if sha("record/v0", raw[frame][offset : offset + size]) != leaf:
             raise ValueError("an index entry does not lead to its record")
-    return lines, index
+    table = [struct.unpack_from(">QII", data, at + 16 * i) for i in range(frames)]
+    return Content(lines, index, table)
 
 
 def _frames(data: bytes, start: int, end: int, count: int) -> Iterator[bytes]:
@@ -100,6 +107,14 @@ def _frames(data: bytes, start: int, end: int, count: int) -> Iterator[bytes]:
 
 def sha(domain: str, data: bytes) -> bytes:
     return hashlib.sha256(f"decurion/{domain}\0".encode() + data).digest()
+
+
+def unhex(text: str) -> bytes:
+    """The bytes that `text` is the hex of, in the one form that is written. Raises `ValueError`."""
+    found = bytes.fromhex(text)
+    if found.hex() != text:
+        raise ValueError("hex is written in small letters and without spaces")
+    return found
 
 
 def canonical(value: Any) -> bytes:

@@ -24,18 +24,24 @@ INVARIANTS: Mapping[str, int] = {
     "EPOCH": 3,
     "OWNER": 3,
     "DUPLICATE-PATH": 4,
+    "ROLLED-BACK": 5,
     "BEYOND-CLOSE": 6,
     "CORE-HASH": 7,
     "PARENT": 7,
     "ARMS": 7,
     "STATE": 8,
+    "DERIVED": 8,
     "VALUE-HASH": 11,
     "BLOB": 11,
     "BLOB-MISSING": 11,
+    "PACK": 11,
     "LIST": 11,
     "SIGNATURE": 15,
     "CERTIFICATE": 15,
     "UNSIGNED": 15,
+    "ANCHOR": 15,
+    "PROVENANCE": 15,
+    "PROVENANCE-MISSING": 15,
 }
 """The codes of findings, each with the number of the invariant that it breaks; they are listed in `docs/trust.md`."""
 
@@ -79,7 +85,8 @@ class Problem:
 class Report:
     """What was found of one run. No problem is the proof.
 
-    `slots` is the number of segments, `head` the hash of the last one, `closed` whether the log has its close record.
+    `slots` is the number of segments, `head` the hash of the last one, `root` the Merkle root over all of them,
+    `closed` whether the log has its close record, `anchors` how many anchors there were to compare with.
     `signed` counts the segments with a signature, `issuers` are the root keys, in hex, whose holders appointed their
     writers; they are those that were asked for only where a root key was given.
     """
@@ -87,9 +94,11 @@ class Report:
     problems: list[Problem]
     slots: int
     head: str
+    root: str
     closed: bool
     signed: int
     issuers: tuple[str, ...]
+    anchors: int = 0
 
     @property
     def signature(self) -> str:

@@ -8,15 +8,18 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from decurion_ledger.verifier.form import canonical
+from decurion_ledger.verifier.form import canonical, unhex
 
 _MEMBERS = {"cluster", "run", "leader_epoch", "key", "issuer", "signature"}
 
 
 def is_signed(key: str, domain: str, data: bytes, signature: bytes) -> bool:
+    return is_signed_raw(key, f"decurion/{domain}\0".encode() + data, signature)
+
+
+def is_signed_raw(key: str, data: bytes, signature: bytes) -> bool:
     try:
-        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
-        public.verify(signature, f"decurion/{domain}\0".encode() + data)
+        Ed25519PublicKey.from_public_bytes(unhex(key)).verify(signature, data)
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -38,7 +41,7 @@ def certificate_fault(found: Any, *, run: str, leader_epoch: int, key: str, root
         return f"it was issued by {issuer}, which is none of the root keys given"
     signed = canonical({name: value for name, value in found.items() if name != "signature"})
     try:
-        raw = bytes.fromhex(signature)
+        raw = unhex(signature)
     except ValueError:
         return "its signature is not hex"
     return None if is_signed(issuer, "certificate/v0", signed, raw) else f"it is not signed by its issuer {issuer}"
