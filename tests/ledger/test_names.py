@@ -32,6 +32,7 @@ FIELDS = {
     errors.ValueMissing: ("0" * 64,),
     errors.ValueTooWide: (9, 8),
     errors.RecordTooLarge: ("/a", 9, 8),
+    errors.NewerFormat: ("x", 2, 1),
     errors.DuplicatePath: ("/a",),
     errors.WorkspaceTooLarge: ("files", 9, 8),
     errors.WorkspaceBusy: ("a",),
