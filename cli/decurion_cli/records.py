@@ -8,7 +8,7 @@ import orjson
 
 from decurion_crds.errors import InputError
 from decurion_crds.wide import summary
-from decurion_ledger import Record, open_store, read_log, unpack
+from decurion_ledger import Record, Store, find_all, open_store, read_log, unpack
 from decurion_ledger import list_runs as stored_runs
 from decurion_ledger.errors import LogCorrupt, ValueMissing
 
@@ -57,26 +57,34 @@ def _outcome(record: Record) -> str:
 async def show_node(ledger: str, run: str, path: str) -> dict[str, Any]:
     """The records at `path` with their values loaded. Raises `PathNotFound`."""
     store = open_store(ledger)
-    found: list[tuple[int, Record]] = []
-    near: list[str] = []
     wanted = {path, f"{path}!open", f"{path}!join"}
+    found: list[tuple[int, Record]] = []
     signatures: dict[int, str] = {}
     signature = ""
-    async for slot, record in read_log(store, run):
+    for slot, record in await find_all(store, run, *sorted(wanted | {"/"})):
         if record.type == "fence":
             signature = _signature(record)
         if record.path in wanted:
             found.append((slot, record))
             signatures[slot] = signature
-        elif record.path.startswith(path) and len(near) < 5:
-            near.append(record.path)
     if not found:
-        raise PathNotFound(run, path, near)
+        raise PathNotFound(run, path, await _near(store, run, path))
     return {
         "run": run,
         "path": path,
         "records": [{**await _shown(store, slot, record), "signature": signatures[slot]} for slot, record in found],
     }
+
+
+async def _near(store: Store, run: str, path: str) -> list[str]:
+    """Paths of the run that begin as `path` does."""
+    near: list[str] = []
+    async for _, record in read_log(store, run):
+        if record.path.startswith(path) and record.path not in near:
+            near.append(record.path)
+        if len(near) == 5:
+            break
+    return near
 
 
 def _signature(fence: Record) -> str:

@@ -2,7 +2,7 @@
 
 from decurion_ledger.anchoring import anchor, anchored_runs
 from decurion_ledger.final_state import final_state_hash
-from decurion_ledger.lookup import find
+from decurion_ledger.lookup import find, find_all
 from decurion_ledger.path import ROOT, LedgerPath, Step, branch_key
 from decurion_ledger.proving import Proof, prove
 from decurion_ledger.reader import SlotReader, list_runs, read_log
@@ -45,6 +45,7 @@ __all__ = [
     "examine",
     "final_state_hash",
     "find",
+    "find_all",
     "list_runs",
     "make_core",
     "open_store",

@@ -43,9 +43,26 @@ async def find(store: Store, run: str, path: str) -> Record | None:
     return await _Lookup(store, run, path).find()
 
 
+async def find_all(store: Store, run: str, *paths: str) -> list[tuple[int, Record]]:
+    """All records at these paths with their slots, in order; none when the paths are not in the log.
+
+    The indexes are read whole and checked, so that nothing is left out: 49 bytes for each record of the log. Raises as
+    `find`.
+    """
+    lookups = [_Lookup(store, run, path) for path in paths]
+    spots = [(spot, lookup) for lookup in lookups for spot in await lookup.spots()]
+    spots.sort(key=lambda one: _order(one[0]))
+    found: list[tuple[int, Record]] = []
+    for at in range(0, len(spots), _AHEAD):
+        some = spots[at : at + _AHEAD]
+        records = await asyncio.gather(*(lookup.record(spot) for spot, lookup in some))
+        found += zip([spot.slot for spot, _ in some], records, strict=True)
+    return found
+
+
 def _best(spots: list[Spot]) -> list[Spot]:
     """Those that have to be read for the answer: the result, or what may be one, and the last event."""
-    ordered = sorted(spots, key=lambda spot: (spot.slot, spot.start, spot.offset))
+    ordered = sorted(spots, key=_order)
     unknown = [spot for spot in ordered if spot.is_result is not False]
     return unknown if any(spot.is_result for spot in ordered) else [*unknown, *ordered[-1:]]
 
@@ -66,6 +83,10 @@ async def _get(store: Store, key: str, range: Range | None = None) -> bytes | No
         return None
 
 
+def _order(spot: Spot) -> tuple[int, int, int]:
+    return spot.slot, spot.start, spot.offset
+
+
 class _Lookup:
     def __init__(self, store: Store, run: str, path: str) -> None:
         self._store = store
@@ -73,10 +94,7 @@ class _Lookup:
         self._path = path
 
     async def find(self) -> Record | None:
-        tail, last = await asyncio.gather(_get(self._store, tail_key(self._run)), slots_of(self._store, self._run))
-        indexes = parse_tail(tail) if tail is not None else []
-        if last is not None and indexes and indexes[-1].end > last:
-            indexes = []
+        indexes, last = await self._known()
         start = indexes[-1].end if indexes else 0
         indexed, newer = await asyncio.gather(
             asyncio.gather(*(self._in_index(span) for span in indexes)), self._in_footers(start, last)
@@ -84,18 +102,31 @@ class _Lookup:
         result = next((spot for spots in indexed for spot in spots or () if spot.is_result), None)
         if result is not None:
             try:
-                return await self._record(result)
+                return await self.record(result)
             except LogCorrupt:
                 pass  # of index or segment, one is damaged: below it is found out which
-        events = [await self._record(spot) for spot in newer]
+        events = [await self.record(spot) for spot in newer]
         found = next((record for record in events if record.core is not None), None)
         if found is not None:
             return found
         whole = [spot for some in await asyncio.gather(*map(self._whole, indexes)) for spot in some]
-        old = [await self._record(spot) for spot in _best(whole)]
+        old = [await self.record(spot) for spot in _best(whole)]
         return next(
             (record for record in old if record.core is not None), (events or old)[-1] if events or old else None
         )
+
+    async def spots(self) -> list[Spot]:
+        """All spots of the path, the indexes read whole."""
+        indexes, last = await self._known()
+        start = indexes[-1].end if indexes else 0
+        older, newer = await asyncio.gather(asyncio.gather(*map(self._whole, indexes)), self._in_footers(start, last))
+        return [*(spot for some in older for spot in some), *newer]
+
+    async def _known(self) -> tuple[list[Span], int | None]:
+        """The indexes that are there by what is said, and the slots of a closed log."""
+        tail, last = await asyncio.gather(_get(self._store, tail_key(self._run)), slots_of(self._store, self._run))
+        indexes = parse_tail(tail) if tail is not None else []
+        return ([] if last is not None and indexes and indexes[-1].end > last else indexes), last
 
     async def _in_index(self, span: Span) -> list[Spot] | None:
         """The spots in one index; None when they cannot be told."""
@@ -147,7 +178,7 @@ class _Lookup:
             for at in locate(footer, self._path, key)
         ]
 
-    async def _record(self, spot: Spot) -> Record:
+    async def record(self, spot: Spot) -> Record:
         key = slot_key(self._run, spot.slot)
         frame = await _get(self._store, key, (spot.start, spot.start + spot.stored))
         if frame is None:

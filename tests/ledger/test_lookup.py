@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from decurion_ledger import Record, RecordType, find, read_log, verify
+from decurion_ledger import Record, RecordType, find, find_all, read_log, verify
 from decurion_ledger.copying import copy_run
-from decurion_ledger.errors import Unavailable
+from decurion_ledger.errors import RunNotFound, Unavailable
 from decurion_ledger.index import SLOTS, Indexer, parse_tail, spans
 from decurion_ledger.layout import index_key, run_prefix, tail_key
 from decurion_ledger.stores import Counted, MemoryStore, Put, Store
@@ -84,6 +84,22 @@ async def test_the_last_event_is_found_and_a_result_before_it_wins() -> None:
     assert found is not None
     assert found.envelope == {"try": 98}
     assert (await find(store, RUN, "/n3_0")) == commit("n3_0", 3)
+
+
+async def test_all_records_of_paths_are_found_in_order_whatever_has_become_of_the_index() -> None:
+    store = MemoryStore()
+    await grown(store, 150, per=2)
+    whole = [(slot, record) async for slot, record in read_log(store, RUN) if record.path in ("/again", "/n70_0", "/")]
+    assert len(whole) > 150
+    for key, data in [("", b""), *derived(store).items()]:
+        if key:
+            await store.put(key, data[:60])
+        assert await find_all(store, RUN, "/", "/n70_0", "/again") == whole
+        if key:
+            await store.put(key, data)
+    assert await find_all(store, RUN, "/nothing") == []
+    with pytest.raises(RunNotFound):
+        await find_all(MemoryStore(), RUN, "/")
 
 
 async def test_the_index_is_the_same_whoever_writes_it_and_is_caught_up_later() -> None:
