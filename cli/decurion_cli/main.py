@@ -8,6 +8,7 @@ import typer
 
 from decurion_cli import (
     approve,
+    artefact,
     diff,
     fix,
     fmt,
@@ -43,6 +44,7 @@ for command in (proofs.anchor, proofs.prove, proofs.provenance, proofs.key):
     ledger.app.command()(command)
 ledger.app.command("check-proof")(proofs.check_proof)
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(artefact.app, name="artefact")
 app.add_typer(storage.app, name="storage")
 graph.app.command("fmt")(fmt.fmt)
 app.add_typer(graph.app, name="graph")

@@ -193,6 +193,14 @@ class MapWorkspace(_Compiled):
     on_conflict: Literal["fail", "collect"] = Field("fail", alias="onConflict")
 
 
+class Artefact(_Compiled):
+    """Files that a run leaves for others: those that fit the glob `path`, of which there is one at least."""
+
+    name: str
+    path: str
+    type: str | None = None
+
+
 class RunWorkspace(_Compiled):
     """The files of a run: those of the folder at `uri`, or at the URI that the input has at `path`, if any."""
 
@@ -200,6 +208,7 @@ class RunWorkspace(_Compiled):
     path: tuple[str, ...] | None = None
     max_bytes: int = Field(alias="maxBytes")
     max_files: int = Field(alias="maxFiles")
+    artefacts: tuple[Artefact, ...] = ()
 
 
 class MapBlock(_Compiled):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-BENCHES = ("compile", "context", "fanout", "ledger", "reliability", "runs", "wide")
+BENCHES = ("compile", "context", "fanout", "ledger", "reliability", "runs", "wide", "workspace")
 
 
 def main(arguments: list[str]) -> int:

@@ -19,7 +19,7 @@ RECORDED = {
     },
     "Repairable": {"Repairable", "OutputInvalid", "OutputTruncated", "ToolArgumentsInvalid"},
     "Replannable": {"Replannable", "ToolFailed", "AgentGaveUp", "FailuresInRow", "RepeatedCalls"},
-    "Violation": {"Violation", "OutputBroken", "ToolResultInvalid"},
+    "Violation": {"Violation", "OutputBroken", "ArtefactMissing", "ToolResultInvalid"},
     "BudgetExceeded": {"BudgetExceeded", "StepLimit"},
     "Terminal": {
         "Terminal",

@@ -25,7 +25,7 @@ from decurion_worker.engine.files import leaf_layers
 from decurion_worker.engine.scopes import UNBOUNDED
 from decurion_worker.errors import ExpressionFailure, TimedOut, WorkError
 from decurion_worker.failure import Failure
-from decurion_worker.files import files_in
+from decurion_worker.files import files_in, missing_artefact
 from decurion_worker.journal import Journal
 from decurion_worker.leaf_loop import LeafLoop, LoopEnd
 from decurion_worker.link import Done, WorkItem
@@ -449,7 +449,10 @@ async def scope_files(
         return None, None
     where = f"{path or '/'}!output"
     try:
-        return await context.files.view(scope, files, path=where), None
+        version = await context.files.view(scope, files, path=where)
+        declared = context.graph.workspace.artefacts if context.graph.workspace is not None and not path else ()
+        missing = await missing_artefact(context.files, declared, version)
+        return (version, None) if missing is None else (None, failure_from(where, missing))
     except WorkError as error:
         return None, failure_from(where, error)
 

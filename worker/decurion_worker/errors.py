@@ -19,6 +19,7 @@ DecurionError                      (decurion_crds.errors)
 │   │   └── RepeatedCalls          an agent makes one and the same call again and again
 │   ├── Violation                  a contract is broken: recorded, and not tried again
 │   │   ├── OutputBroken           a result that no model wrote breaks the node's schema
+│   │   ├── ArtefactMissing        a run leaves no file for one of its artefacts
 │   │   └── ToolResultInvalid      what a tool gave is no result, or breaks its schema
 │   ├── BudgetExceeded             a limit is used up: stop softly
 │   │   └── StepLimit              an agent did not finish within its steps
@@ -275,6 +276,20 @@ class OutputBroken(Violation):
         )
         self.path = path
         self.problems = list(problems)
+
+
+class ArtefactMissing(Violation):
+    """A run ends without a file for the artefact `name`."""
+
+    code = "ArtefactMissing"
+
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__(
+            f"the run leaves no file {path}, which is its artefact {name}; let a node write it, or correct the path of "
+            "the artefact"
+        )
+        self.name = name
+        self.path = path
 
 
 class ToolResultInvalid(Violation):

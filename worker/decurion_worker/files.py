@@ -6,18 +6,18 @@ it does not exist for it. What it makes of them is a version of its own, which i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import CompiledGraph, Scope
+from decurion_crds.compiled import Artefact, CompiledGraph, Scope
 from decurion_crds.globs import Globs
 from decurion_ledger import Store
 from decurion_ledger.errors import BadTree, OutOfScope, WorkspaceTooLarge
 from decurion_ledger.patience import Patience
-from decurion_ledger.workspace import EMPTY, Draft, Layer, Limits, Objects, Version, overlay
-from decurion_worker.errors import WorkspaceRefused
+from decurion_ledger.workspace import EMPTY, Draft, Layer, Limits, Objects, Version, files_of, overlay
+from decurion_worker.errors import ArtefactMissing, WorkspaceRefused
 
 if TYPE_CHECKING:
     from decurion_worker.context import Execution
@@ -45,6 +45,18 @@ class RunFiles:
         """What a node may write. Nodes of `finally` come after those of the root, which have other names."""
         node = scope.by_name.get(name) or self._graph.root.by_name[name]
         return Globs(node.workspace.write if node.workspace is not None else ())
+
+
+async def missing_artefact(files: RunFiles, artefacts: Sequence[Artefact], version: Version) -> ArtefactMissing | None:
+    """What is wrong where a run leaves no file for one of its artefacts."""
+    if not artefacts:
+        return None
+    await files.objects.learn(version)
+    held = await files_of(files.objects, version.root)
+    for artefact in artefacts:
+        if not any(map(Globs((artefact.path,)).fits, held)):
+            return ArtefactMissing(artefact.name, artefact.path)
+    return None
 
 
 def limits_of(graph: CompiledGraph) -> Limits:

@@ -93,7 +93,8 @@ def compile_graph(
         check_races(scope, orders[name], report)
         check_reachable(scope, orders[name], report)
         check_unused(scope, report, final=None if name else draft.scopes.get(FINALLY))
-    writes = check_workspaces(draft, orders, report)
+    files = graph.spec.workspace
+    writes = check_workspaces(draft, orders, report, artefacts=files.artefacts if files is not None else ())
     typed = infer(draft, orders, checker, report)
     if report.failed:
         return Compilation(None, report.findings)

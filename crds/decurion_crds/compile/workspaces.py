@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from decurion_crds.compile.builtin import WORKSPACE, WRITING
@@ -15,7 +15,7 @@ from decurion_crds.compiled import NodeWorkspace as Compiled
 from decurion_crds.compiled import RunWorkspace as CompiledRun
 from decurion_crds.expressions.shapes import nullable, record
 from decurion_crds.globs import overlap
-from decurion_crds.v1alpha1.workspace import RunWorkspace
+from decurion_crds.v1alpha1.workspace import Artefact, RunWorkspace
 
 _INTEGER: Schema = {"type": "integer"}
 _TEXT: Schema = {"type": "string"}
@@ -88,8 +88,10 @@ def _calls(node: NodeDraft) -> frozenset[str]:
     return node.agent.calls(WORKSPACE) if node.agent is not None else frozenset()
 
 
-def check_workspaces(draft: GraphDraft, orders: Mapping[str, Order], report: Report) -> Writes:
-    """What is refused is in the report."""
+def check_workspaces(
+    draft: GraphDraft, orders: Mapping[str, Order], report: Report, *, artefacts: Sequence[Artefact] = ()
+) -> Writes:
+    """What is refused is in the report. `artefacts` are those of the graph that is compiled."""
     writes = Writes(draft)
     for name, scope in draft.scopes.items():
         for node in scope.nodes.values():
@@ -97,6 +99,7 @@ def check_workspaces(draft: GraphDraft, orders: Mapping[str, Order], report: Rep
         _check_races(scope, orders[name], writes, report)
     _check_tools(draft, writes, report)
     _check_source(draft.root, report)
+    _check_artefacts(draft.root, artefacts, writes, report)
     return writes
 
 
@@ -165,6 +168,13 @@ def _check_source(root: ScopeDraft, report: Report) -> None:
     report.add("FIELD-VALUE", site.spot, message)
 
 
+def _check_artefacts(root: ScopeDraft, artefacts: Sequence[Artefact], writes: Writes, report: Report) -> None:
+    if not artefacts or any(writes.of(root, node) is not None for node in root.nodes.values()):
+        return
+    message = "no node of the graph has anything to do with files, so none is left when it ends; remove them"
+    report.add("FIELD-VALUE", root.spot.below("workspace", "artefacts"), message)
+
+
 def _place(site: Site) -> dict[str, object] | None:
     path, tree = site.parsed.expr.path, site.parsed.tree.body
     if path is not None and path[0] == "input":
@@ -179,4 +189,6 @@ def run_workspace(written: RunWorkspace | None, site: Site | None) -> CompiledRu
     if written is None:
         return None
     place = _place(site) if site is not None else None
-    return CompiledRun.model_validate({"maxBytes": written.max_bytes, "maxFiles": written.max_files, **(place or {})})
+    artefacts = [{"name": one.name, "path": one.path, "type": one.type} for one in written.artefacts]
+    given = {"maxBytes": written.max_bytes, "maxFiles": written.max_files, "artefacts": artefacts}
+    return CompiledRun.model_validate({**given, **(place or {})})

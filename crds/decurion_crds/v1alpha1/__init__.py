@@ -77,7 +77,7 @@ from decurion_crds.v1alpha1.workerpool import (
     WorkerPoolSpec,
     WorkerPoolStatus,
 )
-from decurion_crds.v1alpha1.workspace import MapWorkspace, NodeWorkspace, RunWorkspace
+from decurion_crds.v1alpha1.workspace import Artefact, MapWorkspace, NodeWorkspace, RunWorkspace
 
 __all__ = [
     "API_VERSION",
@@ -105,6 +105,7 @@ __all__ = [
     "ApprovalSpec",
     "ApprovalStatus",
     "Approvers",
+    "Artefact",
     "Auth",
     "CancelForm",
     "Case",

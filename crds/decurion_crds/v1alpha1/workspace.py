@@ -9,7 +9,16 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from decurion_crds.findings import quoted
-from decurion_crds.v1alpha1.base import MAX_ENTRIES, Expression, Model, Rule, atomic
+from decurion_crds.v1alpha1.base import (
+    MAX_DESCRIPTION,
+    MAX_ENTRIES,
+    Expression,
+    Model,
+    ResourceName,
+    Rule,
+    atomic,
+    named,
+)
 
 MAX_GLOB = 256
 GLOB = r"^[^/]"
@@ -75,6 +84,19 @@ class MapWorkspace(Model):
     )
 
 
+class Artefact(Model):
+    """Files that a run leaves for others."""
+
+    name: ResourceName = Field(description="Name, as in decurion artefact get RUN NAME.")
+    path: Glob = Field(description="The file, or a glob for several. One at least has to be there when the run ends.")
+    type: str | None = Field(
+        None,
+        max_length=128,
+        pattern=r"^[a-z0-9.+-]+/[A-Za-z0-9.+-]+$",
+        description="Media type, such as text/markdown. Absent, what the name of the file says.",
+    )
+
+
 class RunWorkspace(Model):
     """The files of a run."""
 
@@ -87,3 +109,7 @@ class RunWorkspace(Model):
         WORKSPACE_BYTES, ge=1, le=1 << 40, description="Most bytes of all files together. Default 1 GiB."
     )
     max_files: int = Field(WORKSPACE_FILES, ge=1, le=10_000_000, description="Most files. Default 100000.")
+    artefacts: Annotated[list[Artefact], named(max_length=MAX_ENTRIES)] = Field(
+        default_factory=list,
+        description="What of the files is for others, by name; the run fails where one is missing.",
+    )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from decurion_ledger.errors import BadTree
 
@@ -23,6 +24,7 @@ _DEVICES = frozenset(
 )
 
 
+@lru_cache(maxsize=1 << 16)
 def name_fault(name: str) -> str | None:
     """Why a file or folder may not have this name, or None."""
     if _PLAIN.fullmatch(name) and name.partition(".")[0].lower() not in _DEVICES:
@@ -58,6 +60,7 @@ def check_path(path: str) -> tuple[str, ...]:
     return names
 
 
+@lru_cache(maxsize=1 << 16)
 def folded(name: str) -> str:
     """What is the same for names that are one and the same on a system that ignores case or the form of letters."""
     if name.isascii():
