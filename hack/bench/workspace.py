@@ -2,8 +2,8 @@
 scanned.
 
 `arms` is 2,000 versions of ten new files each, made side by side on a memory store, and their merge; git makes as many
-commits from one base by `fast-import`, and merges some of them one after the other by `merge-tree`. `scan` is 100,000 files in 1,000
-folders, scanned with what is known of them; git says by `status` what changed, its index being warm too.
+commits from one base by `fast-import`, and merges some of them one after the other by `merge-tree`. `scan` is 100,000
+files in 1,000 folders, scanned with what is known of them; git says by `status` what changed, its index warm too.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ DecurionError                      (decurion_crds.errors)
     │   ├── EarlierDiffers         that run has another graph or input
     │   ├── NothingFailed          that run succeeded, so there is nothing to retry
     │   └── PathNotRun             nothing of that run has this path
+    ├── NotCertified               nobody certified the key of this driver for the run
     ├── RunExists                  (also InputError) a new run has the id of one that the ledger holds
     ├── RunUnknown                 this driver has no such run
     ├── DriverUnknown              there is no such driver

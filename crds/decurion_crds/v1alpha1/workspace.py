@@ -10,7 +10,6 @@ from pydantic_core import PydanticCustomError
 
 from decurion_crds.findings import quoted
 from decurion_crds.v1alpha1.base import (
-    MAX_DESCRIPTION,
     MAX_ENTRIES,
     Expression,
     Model,
