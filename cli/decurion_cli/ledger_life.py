@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import orjson
@@ -12,6 +13,7 @@ import typer
 from decurion_cli.durations import day, seconds, size
 from decurion_cli.exits import RUN_FAILED, exits
 from decurion_cli.ledger import OutputOption, exists
+from decurion_crds.errors import InputError
 
 if TYPE_CHECKING:
     from decurion_ledger.copying import Copied
@@ -21,17 +23,23 @@ Uri = Annotated[str, typer.Argument(metavar="URI", help="The ledger: a folder, o
 
 
 def copy(
-    uri: Uri,
+    uri: Annotated[
+        str, typer.Argument(metavar="URI", help="The ledger: a folder, s3://bucket/prefix, or a file *.tar.")
+    ],
     run: Annotated[str, typer.Argument(help="A run's id; it must have ended.")],
-    to: Annotated[str, typer.Argument(metavar="TO", help="The ledger it is copied into.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="The ledger it is copied into, or a file *.tar.")],
     output: OutputOption = "text",
 ) -> None:
     """Copy a run that has ended into another ledger, with all that it needs, and verify the copy.
 
-    A copy that was cut off is completed by the same command. Exit codes: 0 the copy is whole, 1 it has problems, 3 a
+    A copy that was cut off is completed by the same command. A file *.tar holds one run, for cold storage; the same run
+    gives the same file.
+
+    Exit codes: 0 the copy is whole, 1 it has problems, 3 a
     store cannot be used.
     """
-    exists(uri)
+    if not is_archive(uri):
+        exists(uri)
     with exits():
         done = asyncio.run(_copy(uri, run, to))
     if output == "json":
@@ -50,15 +58,27 @@ def copy(
 
 
 async def _copy(uri: str, run: str, to: str) -> Copied:
+    """One of the two may be an archive."""
     from decurion_ledger import open_store
+    from decurion_ledger.archive import pack_run, unpack_run
     from decurion_ledger.copying import copy_run
 
-    source, target = open_store(uri), open_store(to)
+    if is_archive(uri) and is_archive(to):
+        raise InputError(f"{to}: an archive is the copy of another as it is; copy the file")
+    stores = [open_store(place) for place in (uri, to) if not is_archive(place)]
     try:
-        return await copy_run(source, run, target)
+        if is_archive(to):
+            return await pack_run(stores[0], run, Path(to))
+        if is_archive(uri):
+            return await unpack_run(Path(uri), run, stores[0])
+        return await copy_run(stores[0], run, stores[1])
     finally:
-        await source.aclose()
-        await target.aclose()
+        for store in stores:
+            await store.aclose()
+
+
+def is_archive(place: str) -> bool:
+    return place.endswith(".tar") and "://" not in place
 
 
 def gc(

@@ -26,6 +26,7 @@ DecurionError
     ├── RunClosed                 the log has its close record and takes no more
     ├── RunOpen                   the log has no close record yet
     ├── RunDeleted                its retention was over, or somebody deleted it
+    ├── ArchiveUnreadable         a file is none that holds a run
     ├── CopyDiffers               another object stands where a copy would be put
     ├── WriterStopped             the writer was stopped by its owner
     ├── LogCorrupt                what is stored breaks the format or the chain
@@ -266,6 +267,16 @@ class CopyDiffers(LedgerError):
             f"run {self.run}: {self.where} holds other bytes than the run that is copied; name another place, or find "
             "out with `decurion ledger verify` which of the two is right."
         )
+
+
+class ArchiveUnreadable(LedgerError):
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(file, why)
+        self.file = file
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.file} is no archive of a run: {self.why}; name a file that `decurion ledger copy` has written."
 
 
 class WriterStopped(LedgerError):
