@@ -38,6 +38,7 @@ SETTINGS = Settings(
     patience=Patience(total=60.0, blocked=2.0, first=0.2, longest=8.0, attempt=10.0),
     opening=Patience(total=30.0, first=0.2, longest=8.0, attempt=10.0),
     stall=STALL,
+    idle=20.0,
 )
 
 

@@ -18,6 +18,10 @@ FATES = (
 """F1 to F10 and F14 of the list of faults; F15 is `Client.list`, the others are states of a process or of the store."""
 
 
+READ_SECONDS = 30.0
+"""After which a client gives up a request by itself, as that of the S3 store does."""
+
+
 class Change(NamedTuple):
     """One change of the store. `data` is None for a deletion."""
 
@@ -55,7 +59,9 @@ class Objects:
     def _changed(self, by: str, key: str, data: bytes | None) -> None:
         change = Change(self.world.now, by, key, data)
         self.history.append(change)
-        self.world.note(by, f"{'DELETE' if data is None else f'{len(data)} bytes to'} {key[-24:]}")
+        # some objects of a collection have random names
+        shown = "/".join(key.split("/")[:2]) if key.startswith("gc/") else key[-24:]
+        self.world.note(by, f"{'DELETE' if data is None else f'{len(data)} bytes to'} {shown}")
         for watcher in self.watchers:
             watcher(change)
 
@@ -144,20 +150,29 @@ class Client:
         resets = self.resets
 
         def answer(value: Any) -> None:
-            if self._cut() or resets != self.resets or reply.done():
-                return
-            self._process.call_soon(_resolve, reply, value)
+            if self._cut() or resets != self.resets:
+                silence()
+            else:
+                self._process.call_soon(_resolve, reply, value)
+
+        def silence() -> None:
+            late = Unavailable(f"{verb} {key}", "read timed out")
+            world.after(READ_SECONDS, lambda: self._process.call_soon(_resolve, reply, late) and None)
 
         def fail(error: StoreError, after: float) -> None:
             world.after(after, lambda: answer(error))
 
         def arrive() -> None:
-            if not self._cut():
+            if self._cut():
+                silence()
+            else:
                 value = carry_out()
                 if fate in ("lost answer", "failed behind the write", "cut answer"):
                     status = "500" if fate == "failed behind the write" else "connection reset"
                     fail(Unavailable(f"{verb} {key}", status), back)
-                elif fate != "silence":
+                elif fate == "silence":
+                    silence()
+                else:
                     world.after(back * (200 if fate == "slow" else 1), lambda: answer(value))
 
         request = f"{verb} {key}"
@@ -175,7 +190,7 @@ class Client:
         elif fate == "gone":
             fail(NotFound(request, "no such object"), there + back)
         elif fate == "silence" and world.rng.random() < 0.5:
-            pass
+            silence()
         else:
             world.after(there * (200 if fate == "slow" else 1), arrive)
         value = await reply

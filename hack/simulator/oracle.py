@@ -56,6 +56,9 @@ class Oracle:
         self._lost: dict[str, float] = {}
         """When each former owner was fenced."""
         self._acknowledged: list[tuple[str, str, int]] = []
+        self._blobs: set[str] = set()
+        self._cleared = False
+        self._collected = False
         objects.watchers.append(self._changed)
 
     @property
@@ -70,6 +73,11 @@ class Oracle:
     def final(self) -> bool:
         return f"{self._base}final" in self._objects.held
 
+    @property
+    def kept(self) -> bool:
+        """Whether anything of the run is stored but what a driver wrote that slept."""
+        return any(key.startswith(self._base) for key in self._objects.held) and not self._collected
+
     def violated(self, number: int, sentence: str) -> None:
         self._world.note("oracle", f"VIOLATED {number}: {sentence}")
         self.violations.append(f"{number}: at {self._world.now:.3f} s {sentence}")
@@ -82,6 +90,8 @@ class Oracle:
     def acknowledged(self, driver: str, record: Record, slot: int) -> None:
         self._world.note(driver, f"acknowledges {record.envelope['number']} in {slot}")
         self._acknowledged.append((driver, record.envelope["number"], slot))
+        if self._cleared:
+            self.violated(12, f"{driver} acknowledges a record of a run that is collected")
         lost = self._lost.get(driver)
         if lost is not None and self._world.now - lost > self._stall * DRIFT:
             ago = self._world.now - lost
@@ -110,12 +120,20 @@ class Oracle:
     # ------------------------------------------------------------------ what the store sees
 
     def _changed(self, change: Change) -> None:
+        if change.data is None and change.key in self._blobs and not self._collected:
+            self.violated(11, f"{change.by} deleted a blob that the run names")
+        if change.data is None and change.key == f"{self._base}final":
+            self._collected = True
         name = change.key.removeprefix(f"{self._base}log/")
-        if name == change.key:
+        if name == change.key or self._collected:
             return
         number = int(name)
         if change.data is None:
-            self.violated(12, f"{change.by} deleted slot {number}")
+            if not self.final:
+                self.violated(12, f"{change.by} deleted slot {number} of a run that has not ended")
+            self._cleared = True
+        elif self._cleared:
+            return
         elif number < len(self.slots):
             self.violated(1, f"{change.by} wrote slot {number} again")
         elif number > len(self.slots):
@@ -166,8 +184,11 @@ class Oracle:
                     self.violated(7, f"{core['path']} in slot {number} depends on another {parent} than stands before")
             self._results[core["path"]] = record["core_hash"]
         for held in record["envelope"].get("values", {}).values():
-            if "blob" in held and f"blobs/{held['blob'][:2]}/{held['blob']}" not in self._objects.held:
-                self.violated(11, f"slot {number} names a blob that is not stored")
+            if "blob" in held:
+                key = f"blobs/{held['blob'][:2]}/{held['blob']}"
+                self._blobs.add(key)
+                if key not in self._objects.held:
+                    self.violated(11, f"slot {number} names a blob that is not stored")
 
     # ------------------------------------------------------------------ the end
 

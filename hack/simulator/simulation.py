@@ -7,19 +7,20 @@ undisturbed one gives, everything acknowledged in its log, and each effect carri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from decurion_ledger import LogWriter, Store, Values, verify
-from decurion_ledger.errors import NotFound
+from decurion_ledger.errors import NotFound, StoreError
+from decurion_ledger.retention import collect
 from decurion_ledger.stores import MemoryStore, ObjectInfo
 from decurion_worker.journal import Journal
 from simulator import work
 from simulator.actors import BEAT, STALL, Driver
 from simulator.network import Change, Client, Objects, Weather
 from simulator.oracle import Oracle
-from simulator.world import Process, World
+from simulator.world import Process, ProcessClock, World
 
 TROUBLE = 160.0
 """Seconds in which faults fall."""
@@ -27,6 +28,10 @@ ENOUGH = 700.0
 """Seconds after which a run that has not ended never will."""
 SILENT = 20.0
 """Seconds without a word after which the operator sends out another driver."""
+HOLD = 100.0
+"""Seconds between a tomb and a deletion; the writer looks for tombs after a sleep of a fifth of that."""
+AWAKE = 800.0
+"""When who slept through the end of its run, and through its collection, wakes."""
 STOPS = (0.5, 3.0, 6.0, 12.0, 25.0, 60.0, 120.0, 200.0)
 
 
@@ -38,6 +43,7 @@ class Variant:
     writer: type[LogWriter] = LogWriter
     journal: type[Journal] = Journal
     store: Callable[[Client], Store] = field(default=lambda client: client)
+    collect: Callable[..., Awaitable[object]] = collect
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,7 @@ class Simulation:
         self._cut_links: dict[str, float] = {}
         self._last: dict[tuple[str, str], float] = {}
         self._snipe = rng.choice((0.0, 0.03, 0.1))
+        self._collects = rng.random() < 0.25
         self.objects.watchers.append(self._sniped)
 
     def run(self) -> Outcome:
@@ -103,12 +110,16 @@ class Simulation:
             world.at(rng.uniform(0.0, TROUBLE), self._strike)
         if rng.random() < 0.1:
             world.at(rng.uniform(0.0, 20.0), self._duel)
+        if self._collects:
+            world.at(rng.uniform(0.2, 12.0), self._oversleep)
         world.at(TROUBLE, self._mend)
         quiet = TROUBLE + max(STOPS) + 5.0
         world.run(lambda: bool(self.oracle.violations) or (world.now > TROUBLE and self._over), deadline=ENOUGH)
         if not self.oracle.violations and any(p.paused for p in world.processes):
             world.run(lambda: bool(self.oracle.violations), deadline=min(quiet, world.now + max(STOPS)))
         self._judge()
+        if self._collects and not self.oracle.violations:
+            self._collect()
         outcome = Outcome(
             self.seed,
             self.oracle.violations,
@@ -150,13 +161,13 @@ class Simulation:
 
     def _operate(self) -> None:
         """Level-triggered: while no driver that was sent out for this leader is heard of, send out another."""
-        if not self._over:
-            last = self.drivers[-1]
-            gone = last.why is not None or self.world.now - last.heard > SILENT or last.process.dead
-            if gone:
-                if last.why in ("Fenced", "StaleLeader"):
-                    self._leader = max(self._leader, self.oracle.highest) + 1
-                self._send_out(self._leader)
+        if self._over:
+            return
+        last = self.drivers[-1]
+        if last.why is not None or self.world.now - last.heard > SILENT or last.process.dead:
+            if last.why in ("Fenced", "StaleLeader"):
+                self._leader = max(self._leader, self.oracle.highest) + 1
+            self._send_out(self._leader)
         self.world.after(BEAT, self._operate)
 
     # ------------------------------------------------------------------ what goes wrong
@@ -228,6 +239,34 @@ class Simulation:
         if self.world.rng.random() < 0.5:
             for runner in driver.runners:
                 runner.process.kill()
+
+    # ------------------------------------------------------------------ the collection
+
+    def _oversleep(self) -> None:
+        """A driver that sleeps until its run has ended and is collected."""
+        self.drivers[-1].process.pause(AWAKE - self.world.now)
+
+    def _collect(self) -> None:
+        """The run is over, and is collected while a driver sleeps that does not know it."""
+        collector = Process(self.world, "collector")
+        client = Client(collector, self.objects, Weather(0.05))
+
+        async def work_() -> None:
+            while self.oracle.kept:
+                try:
+                    await self.variant.collect(
+                        client, older_than=0.0, hold=HOLD, now=lambda: self.world.now, clock=ProcessClock(collector)
+                    )
+                except StoreError as error:
+                    self.world.note("collector", type(error).__name__)
+                await asyncio.sleep(HOLD / 2)
+
+        task = collector.start(work_())
+        self.world.run(lambda: bool(self.oracle.violations), deadline=AWAKE + 60.0)
+        if task.done():
+            task.result()
+        elif not self.oracle.violations:
+            self.oracle.violated(12, "a run that is over is never collected")
 
     # ------------------------------------------------------------------ the verdict
 

@@ -251,6 +251,13 @@ class DoubtWithoutWaiting(Journal):
         return await super().find_out(path, timeout=timeout)
 
 
+async def collect_without_boundary(store: Store, **_: Any) -> None:
+    """Runs that are over are deleted, and nothing is left in their place."""
+    keys = [info.key async for info in store.list("runs/")]
+    for key in sorted(keys, key=lambda key: key.endswith("/final")):
+        await store.delete(key)
+
+
 VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
@@ -260,6 +267,7 @@ VARIANTS: dict[str, Variant] = {
         Variant("If-None-Match omitted", store=Unconditional),  # type: ignore[arg-type]
         Variant("acknowledgement before the PUT returned", writer=AcknowledgedBeforeAnswer),
         Variant("batch rebuilt on retry", writer=BatchRebuilt),
+        Variant("collection without a boundary", collect=collect_without_boundary),
         Variant("leader epoch not in the fence", writer=LeaderEpochNotInFence),
         Variant("acknowledgement after a stall without a probe", writer=NoProbeAfterStall),
         Variant("permit without a term", journal=PermitWithoutTerm),

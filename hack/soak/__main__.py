@@ -4,6 +4,8 @@
              the others at one.
     ledger   histories of the log protocol under faults. `--variant NAME` puts a known fault into the product, which is
              to be found; `--told` prints the histories that violate something.
+    duel     `--minutes 5`: ten processes that fight for runs on a real S3 server behind a proxy with faults. `--first`
+             is the seed of the blows.
 
 The status is 1 when anything was violated. A seed can be looked at again by `--first SEED --seeds 1`.
 """
@@ -27,15 +29,18 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="hack/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["graphs", "ledger"])
+    parser.add_argument("what", choices=["graphs", "ledger", "duel"])
     parser.add_argument("--seeds", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     parser.add_argument("--sweep-every", type=int, default=10)
     parser.add_argument("--variant", default="")
+    parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--told", action="store_true")
     parser.add_argument("--job", type=int, default=None, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
+    if given.what == "duel":
+        return _duel(given)
     if given.job is not None:
         return _one(given)
     jobs = min(given.jobs, given.seeds)
@@ -88,6 +93,29 @@ def _ledger(given: argparse.Namespace) -> Counter[str]:
         sums.update(met)
         sums["seeds"] += 1
     return sums
+
+
+def _duel(given: argparse.Namespace) -> int:
+    import asyncio
+    import tempfile
+
+    from duel import Duel
+
+    from cluster.s3 import S3Server
+
+    with tempfile.TemporaryDirectory() as folder:
+        server = S3Server(Path(folder) / "s3")
+        server.start()
+        try:
+            duel = Duel(server, Path(folder), given.first, given.minutes * 60)
+            violations = asyncio.run(duel.fight())
+        finally:
+            server.stop()
+    sums = Counter({"violations": 0})
+    if violations:
+        _tell(sums, violations)
+    print(json.dumps({**sums, **duel.met}))
+    return int(bool(violations))
 
 
 def _tell(sums: Counter[str], said: list[str]) -> None:

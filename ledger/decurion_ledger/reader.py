@@ -52,22 +52,22 @@ async def read_segments(
         await asyncio.gather(*ahead, return_exceptions=True)
 
 
-async def read_log(store: Store, run: str) -> AsyncGenerator[tuple[int, Record], None]:
+async def read_log(store: Store, run: str, *, clock: Clock | None = None) -> AsyncGenerator[tuple[int, Record], None]:
     """The records of a run with their slots, in order. Raises `RunNotFound`, `LogCorrupt` or the store's
     error.
     """
     tail = Tail(run)
-    async with aclosing(read_segments(store, tail)) as segments:
+    async with aclosing(read_segments(store, tail, clock=clock)) as segments:
         async for segment in segments:
             for record in segment.records:
                 yield segment.header.slot, record
     if tail.next == 0:
-        raise await not_there(store, run)
+        raise await not_there(store, run, clock=clock)
 
 
-async def not_there(store: Store, run: str) -> RunNotFound | RunDeleted:
+async def not_there(store: Store, run: str, *, clock: Clock | None = None) -> RunNotFound | RunDeleted:
     """The error that says why a run has no log."""
-    return RunDeleted(run, store.uri) if await is_deleted(store, run) else RunNotFound(run, store.uri)
+    return RunDeleted(run, store.uri) if await is_deleted(store, run, clock=clock) else RunNotFound(run, store.uri)
 
 
 async def is_deleted(store: Store, run: str, *, patience: Patience = READING, clock: Clock | None = None) -> bool:

@@ -12,7 +12,7 @@ import orjson
 from decurion_ledger.errors import BlobCorrupt, NotFound
 from decurion_ledger.layout import blob_key
 from decurion_ledger.lists import FOLDED
-from decurion_ledger.patience import SystemClock, patiently
+from decurion_ledger.patience import Clock, SystemClock, patiently
 from decurion_ledger.reader import READING, read_log
 from decurion_ledger.record import Record
 from decurion_ledger.stores.port import Store
@@ -20,14 +20,14 @@ from decurion_ledger.stores.port import Store
 AT_ONCE = 16
 
 
-async def blobs_of(store: Store, run: str) -> AsyncGenerator[str, None]:
+async def blobs_of(store: Store, run: str, *, clock: Clock | None = None) -> AsyncGenerator[str, None]:
     """The hashes of all blobs that the run's log needs, each once, in the order in which they are met.
 
     Blobs that hold references are read on the way. Raises `RunNotFound`, `LogCorrupt` (`BlobCorrupt` for a blob that is
     needed to find others) or the store's error.
     """
-    walk = _Walk(store)
-    async with aclosing(read_log(store, run)) as log:
+    walk = _Walk(store, clock or SystemClock())
+    async with aclosing(read_log(store, run, clock=clock)) as log:
         async for _, record in log:
             for sha in walk.record(record):
                 yield sha
@@ -39,8 +39,9 @@ async def blobs_of(store: Store, run: str) -> AsyncGenerator[str, None]:
 class _Walk:
     """`todo` are blobs whose content may name others, with how that is read."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._seen: set[str] = set()
         self.todo: dict[str, Callable[[Any], Iterator[tuple[str, _Read | None]]]] = {}
 
@@ -69,7 +70,7 @@ class _Walk:
             return self._store.get(key)
 
         try:
-            return orjson.loads(await patiently(ask, patience=READING, clock=SystemClock()))
+            return orjson.loads(await patiently(ask, patience=READING, clock=self._clock))
         except NotFound as e:
             raise BlobCorrupt(key, "the blob is missing") from e
         except orjson.JSONDecodeError as e:

@@ -271,13 +271,13 @@ class _Collection:
             raise LogCorrupt(run_prefix(one.run), f"{one.why}, so that nobody knows which blobs it needs")
         final = await self._optional(final_key(one.run)) if one.ended is not None else None
         if final is None:
-            async for sha in blobs_of(self._store, one.run):
+            async for sha in blobs_of(self._store, one.run, clock=self._clock):
                 yield sha
             return
         end = hashlib.sha256(final).hexdigest()
         known = _parsed(await self._optional(needs_key(one.run)), end)
         if known is None:
-            known = [sha async for sha in blobs_of(self._store, one.run)]
+            known = [sha async for sha in blobs_of(self._store, one.run, clock=self._clock)]
             if not self._dry_run:
                 content = _needs(known, end)
                 await self._ask(lambda: self._store.put(needs_key(one.run), content))
