@@ -68,6 +68,8 @@ def scope_title(name: str) -> str:
     """A scope of `templates` in words: `template one`, `graph lookup(fast=claude)`, `template one of graph lookup`."""
     if name == FINALLY:
         return name
+    if name.startswith("agent:"):
+        return f"agent {name.removeprefix('agent:')}"
     if not name.startswith("graph:"):
         return f"template {name}"
     graph, _, template = name.removeprefix("graph:").partition("/")

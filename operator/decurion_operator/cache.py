@@ -192,10 +192,12 @@ class Cache:
     def users(self, key: Key) -> list[Resource]:
         """The TaskGraphs whose closure `key` belongs to, by whatever way, each once."""
         found: dict[Key, Resource] = {}
-        due = [key]
+        due, seen = [key], set[Key]()
         while due:
             at = due.pop()
-            due += [agent.key for agent in self.referrers(at, "Agent")]
+            agents = [agent.key for agent in self.referrers(at, "Agent") if agent.key not in seen]
+            seen.update(agents)
+            due += agents
             for graph in self.referrers(at, "TaskGraph"):
                 if graph.key not in found and graph.key != key:
                     found[graph.key] = graph

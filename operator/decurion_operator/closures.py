@@ -70,6 +70,7 @@ def uses(spec: Mapping[str, Any]) -> Uses:
             inside = agent_uses(agent)
             llms |= inside.llms
             servers |= inside.servers
+            agents |= inside.agents
             graphs += inside.graphs
         for kind in _RUN_A_GRAPH:
             block = node.get(kind)
@@ -87,11 +88,12 @@ def uses(spec: Mapping[str, Any]) -> Uses:
 
 
 def agent_uses(spec: Mapping[str, Any]) -> Uses:
-    """The LLM, MCPServers and graphs that an agent names, that of an Agent or one that is written in a node."""
+    """The LLM, MCPServers, graphs and Agents that an agent names, that of an Agent or one that is written in a node."""
     model, tools = spec.get("model"), _objects(spec.get("tools"))
     return Uses(
         llms=frozenset({model} if isinstance(model, str) else ()),
         servers=frozenset(tool["server"] for tool in tools if isinstance(tool.get("server"), str)) - BUILTIN.keys(),
+        agents=frozenset(tool["agent"] for tool in tools if isinstance(tool.get("agent"), str)),
         graphs=tuple((tool["graph"], _bound(tool)) for tool in tools if isinstance(tool.get("graph"), str)),
     )
 
@@ -125,9 +127,14 @@ def reach(
         apart: list[tuple[str, Mapping[str, str]]] = []
         llms |= {env.get(ref, ref) for ref in here.llms}
         servers |= here.servers
-        for ref in here.agents - agents:
+        new = sorted(here.agents)
+        while new:
+            ref = new.pop()
+            if ref in agents:
+                continue
             agents.add(ref)
             inside = agent_uses(agent(ref) or {})
+            new += sorted(inside.agents)
             llms |= inside.llms
             servers |= inside.servers
             # What an Agent names are resources, whatever the names of the graph stand for.

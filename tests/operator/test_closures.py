@@ -106,3 +106,28 @@ def test_whoever_has_a_graph_by_an_agent_is_found() -> None:
     cache.put(resource("TaskGraph", "asks", {"nodes": [{"name": "ask", "agent": {"ref": "clerk"}}]}))
     for kind, name in (("TaskGraph", "leaf"), ("LLM", "claude"), ("LLM", "mind"), ("Agent", "clerk")):
         assert "asks" in {one.key.name for one in cache.users(Key(kind, "n", name))}, name
+
+
+def test_agents_that_are_tools_of_agents_belong_to_the_closure_also_in_a_circle() -> None:
+    agents: dict[str, dict[str, Any]] = {
+        "one": {"model": "fast", "tools": [{"agent": "two"}, {"graph": "lookup"}]},
+        "two": {"model": "slow", "tools": [{"agent": "one"}, {"server": "desk"}]},
+    }
+    spec: dict[str, Any] = {"nodes": [{"name": "ask", "agent": {"model": "own", "tools": [{"agent": "one"}]}}]}
+    found = reach("g", spec, {"lookup": graph(llm="deep")}.get, agents.get)
+    assert found.agents == {"one", "two"}
+    assert found.llms == {"own", "fast", "slow", "deep"}
+    assert found.servers == {"desk"}
+
+
+def test_the_graph_is_due_when_an_agent_behind_its_agent_changes() -> None:
+    cache = Cache()
+    ask = {"nodes": [{"name": "ask", "agent": {"ref": "one", "prompt": "x"}}]}
+    for kind, name, spec in (
+        ("TaskGraph", "g", ask),
+        ("Agent", "one", {"model": "fast", "tools": [{"agent": "two"}]}),
+        ("Agent", "two", {"model": "slow", "tools": [{"agent": "one"}]}),
+    ):
+        cache.put(resource(kind, name, spec))
+    (user,) = cache.users(Key("Agent", "n", "two"))
+    assert user.key.name == "g"

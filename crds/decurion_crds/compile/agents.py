@@ -31,7 +31,7 @@ _OTHER = re.compile(r"[^a-zA-Z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class GraphTool:
-    """A graph, or a template, that is a tool."""
+    """A graph, a template or another agent that is a tool."""
 
     use: Use
 
@@ -136,7 +136,7 @@ def resolve_agent(
         if given.server is None:
             use = find(given, place)
             if use is not None:
-                name = given.as_ or (given.graph or given.template or "").replace("-", "_")
+                name = given.as_ or (given.graph or given.template or given.agent or "").replace("-", "_")
                 _add(tools, name, GraphTool(use), place, report)
             continue
         ref = given.server
@@ -173,6 +173,9 @@ def _refs(block: AgentBlock, spec: AgentSpec | None, spot: Spot) -> Iterator[tup
         return
     yield "LLM", spec.model, spot.below("ref" if block.ref is not None else "model")
     for i, tool in enumerate(spec.tools):
+        if tool.agent is not None:
+            place = spot.below("ref") if block.ref is not None else spot.below("tools").at(i).below("agent")
+            yield "Agent", tool.agent, place
         if tool.server is None:
             continue
         place = spot.below("ref") if block.ref is not None else spot.below("tools").at(i).below("server")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from decurion_crds.canonical import Json
+from decurion_crds.compile.agent_tools import is_agent, shown
 from decurion_crds.compile.agents import AgentDraft
 from decurion_crds.compile.report import Spot
 from decurion_crds.compile.tools import ToolDraft
@@ -78,6 +79,8 @@ class Use:
     @property
     def shown(self) -> str:
         """`template one`, or `graph lookup`."""
+        if self.graph is not None and is_agent(self.graph):
+            return shown(self.graph)
         return f"graph {self.graph}" if self.graph is not None else f"template {self.scope.rpartition('/')[2]}"
 
 

@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from decurion_crds.compile.agent_tools import graph_of, is_agent, owner_of
 from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft, Use
 from decurion_crds.compile.report import Positions, Report, Spot
 from decurion_crds.errors import SchemaRefused
 from decurion_crds.findings import Fix, did_you_mean, listed
-from decurion_crds.v1alpha1 import TaskGraph
+from decurion_crds.v1alpha1 import Agent, TaskGraph
+from decurion_crds.v1alpha1.base import Resource
 
 ROOT = ""
 """The graph that is compiled, as owner of scopes and of spots."""
@@ -53,6 +55,8 @@ def scope_name(graph: str, template: str = "") -> str:
     """The name in the draft of a template of a graph, or of the graph itself."""
     if graph == ROOT:
         return template
+    if is_agent(graph):
+        return graph
     return f"graph:{graph}/{template}" if template else f"graph:{graph}"
 
 
@@ -78,8 +82,9 @@ def inside(use: Use, env: Env) -> Env:
 class Library:
     """The graphs of one compilation: those that are used, in the order in which they were met."""
 
-    def __init__(self, root: Module, around: Around, report: Report) -> None:
+    def __init__(self, root: Module, around: Around, report: Report, *, agents: Mapping[str, Resource]) -> None:
         self._name = root.graph.name
+        self._agents = agents
         self._around = around
         self._report = report
         self._met: dict[str, Module] = {ROOT: root}
@@ -114,6 +119,17 @@ class Library:
                 self._no_need(ref, name, list(needs), at if apart else spot.below("bind", name).key())
         known = {need: given for need, given in bind.items() if need in needs}
         return Use(scope_name(owner), at, graph=ref, bind=known, apart=apart)
+
+    def agent(self, name: str, spot: Spot, *, apart: bool) -> Use | None:
+        """The use of an Agent as a tool, named at `spot`; None where there is none, which is told elsewhere."""
+        at, owner, found = spot if apart else spot.below("agent"), owner_of(name), self._agents.get(name)
+        if not isinstance(found, Agent):
+            return None
+        if owner not in self._met:
+            self._met[owner] = Module(graph_of(name, found))
+            self._due.append(owner)
+            self._report.stand_for(owner, at)
+        return Use(owner, at, graph=owner, apart=True)
 
     def schemas(self, graph: str) -> Mapping[str, Any]:
         """The shared schemas of a graph by its name. Raises `SchemaRefused`."""

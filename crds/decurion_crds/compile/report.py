@@ -66,6 +66,11 @@ class Report:
     def __init__(self, positions: Positions | None, others: Mapping[str, Positions | None] = _NONE) -> None:
         self._positions = {"": positions, **others}
         self._findings: dict[tuple[str, str, str, str], Finding] = {}
+        self._instead: dict[str, Spot] = {}
+
+    def stand_for(self, graph: str, spot: Spot) -> None:
+        """What is found in a graph that nobody wrote is told at `spot`, which is why it is there."""
+        self._instead.setdefault(graph, self._instead.get(spot.graph, spot))
 
     @property
     def findings(self) -> list[Finding]:
@@ -94,6 +99,8 @@ class Report:
         absent: str | None = None,
     ) -> None:
         """`absent` is kind and name of the resource that does not exist, where that is what is wrong."""
+        if spot.graph in self._instead:
+            spot, fix, offset = self._instead[spot.graph], None, None
         positions = self._positions[spot.graph]
         file, line, column = (positions(spot.place, offset) if positions else None) or (None, None, None)
         finding = Finding(code, spot.path, message, severity, file, line, column, fix, spot.graph or None, absent)

@@ -77,7 +77,7 @@ def resolve(root: Module, draft: GraphDraft, around: Around, report: Report) -> 
     """Adds the scopes of a graph, and of those that it refers to, to `draft`. What is refused is in the report and left
     out.
     """
-    library = Library(root, around, report)
+    library = Library(root, around, report, agents=draft.resources["Agent"])
     for owner, module in library.pending():
         _Resolver(module, owner, draft, library, report).graph()
 
@@ -299,11 +299,12 @@ class _Resolver:
         apart = block.ref is not None
 
         def find(tool: AgentTool, at: Spot) -> Use | None:
-            use = (
-                self._library.use(tool.graph, tool.bind, at, field="graph", apart=apart)
-                if tool.graph is not None
-                else self._template(tool.template or "", at)
-            )
+            if tool.graph is not None:
+                use = self._library.use(tool.graph, tool.bind, at, field="graph", apart=apart)
+            elif tool.agent is not None:
+                use = self._library.agent(tool.agent, at, apart=apart)
+            else:
+                use = self._template(tool.template or "", at)
             draft.broken = draft.broken or use is None
             return use
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from decurion_crds.canonical import canonical
+from decurion_crds.compile.agent_tools import is_agent
+from decurion_crds.compile.agent_tools import shown as owner_shown
 from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft, Use
 from decurion_crds.compile.finals import FINALLY
 from decurion_crds.compile.report import Report, Spot
@@ -85,8 +87,9 @@ def _tell_circle(draft: GraphDraft, circle: Sequence[str], uses: Sequence[Use], 
         return
     _, first = min(across)
     names = [owners[i % len(uses)] for i in range(first, first + len(uses)) if uses[i % len(uses)].graph is not None]
-    shown = " → ".join((*names, names[0]))
-    message = f"graphs contain one another ({shown}), so there is no end; name another graph"
+    shown = " → ".join(map(owner_shown, (*names, names[0])))
+    what = "agent" if all(map(is_agent, names)) else "graph"
+    message = f"{what}s contain one another ({shown}), so there is no end; name another {what}"
     report.add("CYCLE", uses[first].spot, message)
 
 

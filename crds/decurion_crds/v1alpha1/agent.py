@@ -27,7 +27,9 @@ TOOL_ALIAS = r"^[a-zA-Z0-9_-]{1,32}$"
 
 
 class AgentTool(Model):
-    """Tools that an agent may call: those of a server, or a graph. One of server, graph and template."""
+    """Tools that an agent may call: those of a server, a graph, or another agent. One of server, graph, template and
+    agent.
+    """
 
     server: ResourceName | None = Field(None, description="Name of the MCPServer whose tools these are.")
     graph: ResourceName | None = Field(
@@ -36,12 +38,15 @@ class AgentTool(Model):
     template: Identifier | None = Field(
         None, description="A template of the graph that is a tool; for an agent that is written in a node."
     )
+    agent: ResourceName | None = Field(
+        None, description="Name of the Agent that is a tool: the argument is its prompt, what it gives the result."
+    )
     as_: str | None = Field(
         None,
         pattern=TOOL_ALIAS,
         max_length=32,
-        description="With graph and template, the name of the tool; absent, the name of these. With server, what "
-        "stands before the name of each of its tools, with _ between; absent, nothing does.",
+        description="Without server, the name of the tool; absent, that of the graph, template or agent. With server, "
+        "what stands before the name of each of its tools, with _ between; absent, nothing does.",
     )
     allow: Annotated[list[ToolName], atomic(max_length=128)] | None = Field(
         None, description="With server: names of the tools; absent, all that the MCPServer lists."
@@ -52,7 +57,7 @@ class AgentTool(Model):
     )
 
     rules = (
-        one_of("server", "graph", "template"),
+        one_of("server", "graph", "template", "agent"),
         Rule(
             cel="!has(self.allow) || has(self.server)",
             message="allow names tools of a server; remove it",
@@ -64,9 +69,6 @@ class AgentTool(Model):
             check=lambda tool: tool.graph is not None or not tool.bind,
         ),
     )
-    later: ClassVar[Mapping[str, str]] = {
-        "agent": "write the other agent as a node of its own",
-    }
 
 
 class AgentLimits(Model):
@@ -88,6 +90,9 @@ class AgentSpec(Model):
     """A model with instructions and tools."""
 
     model: ResourceName = Field(description="Name of the LLM.")
+    description: Text | None = Field(
+        None, description="What the agent is for: what a model is told that has it as a tool."
+    )
     instructions: Text | None = Field(None, description="What the agent is told before any prompt.")
     tools: Annotated[list[AgentTool], atomic(max_length=32)] = Field(
         default_factory=list, description="What the agent may call."
