@@ -93,6 +93,7 @@ NOT_SEEN = {
     "pools/runners": "one number above another",
     "tools/agent-template": "what may be inside of another kind",
     "tools/header": "words in capitals or small letters",
+    "workspaces/collect": "a field that goes with one value of another",
 }
 """What the API server refuses and a JSON Schema cannot say."""
 SERVER = sorted(
