@@ -107,8 +107,11 @@ async def called(answer: Callable[[Any], bytes], *, endless: bool = False) -> To
         lambda id: http(b"[]"),
         lambda id: http(b'{"jsonrpc": "2.0", "result": {"content": [{"type": "text", "text": "\\ud800"}]}}'),
         lambda id: result("half")(id)[:-5],
+        lambda id: result("another")(id + 100),
+        lambda id: http(b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}'),
+        lambda id: http(b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "what?"}}'),
     ],
-    ids=["html", "202", "204", "text", "list", "surrogate", "half"],
+    ids=["html", "202", "204", "text", "list", "surrogate", "half", "another", "news", "nobody's"],
 )
 async def test_an_answer_that_is_none_leaves_open_whether_the_call_was_carried_out(answer: Any) -> None:
     with pytest.raises(ToolUnavailable) as failed:
@@ -190,19 +193,24 @@ spec: {protocol: openai, model: any, endpoint: MODEL}
 
 
 def model(call: dict[str, Any]) -> bytes:
-    """What a model answers that nests too deep, and ends when it is told."""
-    told = "were not accepted" in json.dumps(call["messages"][-1])
-    deep = '{"deep": ' + "[" * 300 + "]" * 300 + "}"
-    function = {"name": "finish", "arguments": '{"answer": "told"}'} if told else {"name": "act", "arguments": deep}
-    message = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    """What a model answers that nests too deep, and far too many times, and ends when it is told."""
+    told = [message["content"] for message in call["messages"] if message["role"] == "tool"]
+    deep = "[" * 300 + "]" * 300
+    asked = [("act", f'{{"deep": {deep}, "nth": {i}}}') for i in range(103)]
+    if told:
+        answer = f"told {sum('were not accepted' in text for text in told)} of {len(told)}"
+        asked = [("finish", json.dumps({"answer": answer}))]
+    functions = [{"name": name, "arguments": arguments} for name, arguments in asked]
+    calls = [{"id": str(i), "type": "function", "function": function} for i, function in enumerate(functions)]
+    message = {"role": "assistant", "tool_calls": calls}
     choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
     return http(json.dumps({"id": "x", "object": "chat.completion", "model": "any", "choices": [choice]}).encode())
 
 
-async def test_a_model_that_nests_arguments_deeper_than_json_can_be_written_is_told() -> None:
+async def test_a_model_that_nests_arguments_deeper_than_json_can_be_written_or_calls_without_end_is_told() -> None:
     store = new_store()
     async with hostile(result("never")) as url, Process(store) as process:
         text = AGENT.replace("URL", url).replace("MODEL", url.replace("/mcp", "/v1"))
         session = await process.run(compiled(text), {})
-    assert session.engine.output == {"answer": "told"}, session.projection()["message"]
+    assert session.engine.output == {"answer": "told 100 of 103"}, session.projection()["message"]
     assert "lease_lost" not in {record.type for record in await sound(store)}

@@ -238,6 +238,9 @@ async def answered(transport: Recorder, *, token: str | None = None) -> Any:
     [
         (completion("a"), "a", "stop"),
         (completion("a", finish=None), "a", "stop"),
+        (completion("a", finish={"type": "stop"}), "a", "stop"),
+        (completion("a") | {"usage": {"prompt_tokens": 2**64 - 1}}, "a", "stop"),
+        (completion("a") | {"usage": {"prompt_tokens": True}}, "a", "stop"),
         (completion("half", finish="length"), "half", "length"),
         (completion("", finish="content_filter"), "", "content_filter"),
         (completion(None, refusal="I will not."), "I will not.", "refusal"),

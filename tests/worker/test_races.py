@@ -8,7 +8,7 @@ from typing import Any
 from crashes import RUN, Process, body, cut, new_store, sound, until
 from decurion_ledger import Record
 from decurion_ledger.patience import Patience
-from decurion_worker.earlier import Earlier, Seen, read_earlier, select
+from decurion_worker.earlier import Earlier, Races, Seen, read_earlier, select
 from decurion_worker.session import RunSession
 from manifests import compiled
 from test_approvals import frozen
@@ -94,8 +94,29 @@ def test_what_was_given_up_before_its_otherwise_is_decided_again() -> None:
     graph, ended = compiled(spec.removeprefix("\n")), Seen(failed=False, has_value=True)
     index = {"/slow": Seen(failed=True, has_value=False), "/slow!otherwise": Seen(failed=False, has_value=False)}
     index |= {"/quick": ended, "/told": ended}
-    chosen = select(index, graph, graph, same=lambda node: True, lost={"/slow"})
+    races = Races(lost={"/slow"}, winners={"/told": ["quick"]})
+    chosen = select(index, graph, graph, same=lambda node: True, races=races)
     assert chosen.paths == {"/quick", "/told"}
+
+
+def test_a_fork_at_the_winner_of_a_race_runs_what_waited_for_it_again() -> None:
+    spec = """
+  input: {go: {type: string}}
+  nodes:
+    - {name: other, when: "input.go == 'no'", with: {go: input.go}, transform: {text: go}, otherwise: {text: "''"}}
+    - {name: winner, with: {go: input.go}, transform: {text: go}}
+    - name: told
+      join: {mode: any}
+      after: [other, winner]
+      with: {a: nodes.winner.output}
+      transform: {text: "str(a)"}
+  output: {text: nodes.told.output.text}
+"""
+    graph = compiled(spec.removeprefix("\n"))
+    index = dict.fromkeys(("/other", "/winner", "/told", "/!output"), Seen(failed=False, has_value=True))
+    for races in (Races(winners={"/told": ["winner"]}), Races()):
+        chosen = select(index, graph, graph, same=lambda node: True, path="/winner", races=races)
+        assert chosen.paths == {"/other"}
 
 
 MAPPED = """

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from decurion_crds.compiled import FINALLY, CompiledGraph, Node, Scope
+from decurion_ledger import Record
 from decurion_worker.errors import LoopExhausted
 
 MARKS = ("!", "/", "[", "@", "#")
@@ -36,6 +37,20 @@ class Seen(NamedTuple):
         return not self.failed and not self.has_value
 
 
+@dataclass(slots=True)
+class Races:
+    """What a log says of races: who was to be given up, by path, and who won, by the path of the node that waited."""
+
+    lost: set[str] = field(default_factory=set)
+    winners: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, record: Record) -> None:
+        """Take a `race_won`."""
+        place = record.path.rpartition("/")[0]
+        self.lost.update(f"{place}/{name}" for name in record.envelope["lost"])
+        self.winners[record.path] = record.envelope["winners"]
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """`paths` of results that hold. `known` says whether the path of a fork is in the log, or a node of the graph."""
@@ -51,15 +66,14 @@ def select(
     *,
     same: Callable[[Node], bool],
     path: str = "",
-    lost: Container[str] = (),
+    races: Races | None = None,
 ) -> Selection:
     """The results of a run of `old`, by path in `index`, that hold in a run of `new`.
 
     `path` is a node, a branch of a map or a round of a loop that is to run again whatever became of it. `same` says of
-    a node of the root whether what it reads of input and channels is the same in both runs. `lost` are the nodes that
-    were to be given up when races were won.
+    a node of the root whether what it reads of input and channels is the same in both runs.
     """
-    chosen = _Selecting(index, old, new, same, path, lost)
+    chosen = _Selecting(index, old, new, same, path, races or Races())
     chosen.root()
     return Selection(frozenset(chosen.kept), not path or chosen.known(path))
 
@@ -72,14 +86,15 @@ class _Selecting:
         new: CompiledGraph,
         same: Callable[[Node], bool],
         path: str,
-        lost: Container[str],
+        races: Races,
     ) -> None:
         self._index = index
         self._old = old
         self._new = new
         self._same = same
         self._path = path
-        self._lost = lost
+        self._lost = races.lost
+        self._winners = races.winners
         self._sorted = sorted(index)
         self._units: dict[str, dict[str, None]] = {}
         for one in index:
@@ -112,7 +127,7 @@ class _Selecting:
             node, before = new.by_name[name], old.by_name.get(name)
             base = f"{path}/{name}"
             unchanged = before is not None and before.digest == node.digest and same(node)
-            if not unchanged or base == self._path or not _follows(node, held) or self._gave_up(base, new):
+            if not unchanged or base == self._path or not self._follows(base, node, held) or self._gave_up(base, new):
                 continue
             if not self._is_inside(base) and self._ended_well(base, node):
                 self._keep_below(base)
@@ -121,6 +136,15 @@ class _Selecting:
                 self.kept.add(f"{base}!open")
                 self._parts(base, node)
         return held
+
+    def _follows(self, base: str, node: Node, held: Container[str]) -> bool:
+        """Whether what a node comes after holds: of those that raced for it the winners, all where that is not known.
+
+        As many others would not do: what the node has read is what its winners gave.
+        """
+        racers = node.join.racers if node.join is not None else ()
+        raced = self._winners.get(base, racers)
+        return all(name in held for name in node.after if name not in racers or name in raced)
 
     def _gave_up(self, base: str, scope: Scope) -> bool:
         """Whether a node was given up when a race was won, or was skipped where it raced: that is decided again."""
@@ -218,15 +242,6 @@ class _Selecting:
 def _end_of(base: str, node: Node) -> str:
     """The path of the record that ends what a node opened."""
     return f"{base}!output" if node.map is None and node.loop is None else f"{base}!join"
-
-
-def _follows(node: Node, held: Container[str]) -> bool:
-    """Whether what a node comes after holds: of those that race for it, as many as it takes."""
-    racers = node.join.racers if node.join is not None else ()
-    count = node.join.count if node.join is not None else 0
-    return all(name in held for name in node.after if name not in racers) and (
-        sum(name in held for name in racers) >= count
-    )
 
 
 def _anything(node: Node) -> bool:

@@ -19,7 +19,7 @@ from decurion_ledger import LedgerPath, Record, Store, Values, read_log, vhash
 from decurion_ledger.errors import BadPath, RunDeleted, RunNotFound
 from decurion_ledger.patience import Patience
 from decurion_ledger.workspace import Version
-from decurion_worker.earlier.select import Seen, is_final, select
+from decurion_worker.earlier.select import Races, Seen, is_final, select
 from decurion_worker.engine.environment import prune
 from decurion_worker.errors import EarlierDiffers, EarlierMissing, EarlierOpen, NothingFailed, PathNotRun
 
@@ -76,8 +76,7 @@ class _Log:
     genesis: Record
     input: Json
     index: dict[str, Seen] = field(default_factory=dict)
-    lost: set[str] = field(default_factory=set)
-    """Who was to be given up when races were won."""
+    races: Races = field(default_factory=Races)
     close: dict[str, Any] | None = None
     slot: int = 0
 
@@ -131,7 +130,7 @@ class Read:
             if close.get("outcome") == "succeeded":
                 raise NothingFailed(earlier.run)
         same = self._same(graph, input)
-        chosen = select(log.index, log.graph, graph, same=same, path=earlier.path, lost=log.lost)
+        chosen = select(log.index, log.graph, graph, same=same, path=earlier.path, races=log.races)
         if not chosen.known:
             raise PathNotRun(earlier.run, earlier.path)
         note = {
@@ -216,8 +215,7 @@ async def read_earlier(store: Store, earlier: Earlier, *, patience: Patience) ->
                 if record.type == "close":
                     log.close = record.envelope
                 elif record.type == "race_won":
-                    place = record.path.rpartition("/")[0]
-                    log.lost.update(f"{place}/{name}" for name in record.envelope["lost"])
+                    log.races.note(record)
                 elif record.core is not None and record.type != "genesis" and not is_final(record.path):
                     log.index[record.path] = _seen(record.core)
     except (RunNotFound, RunDeleted) as error:

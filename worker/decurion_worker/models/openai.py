@@ -25,7 +25,10 @@ OURS = frozenset(
 )
 """Parameters that decide the form of the answer, and so cannot be set."""
 
-_FINISH: Mapping[Json, FinishReason] = {
+MAX_TOKENS = 2**32
+"""Tokens beyond which a server's count is nonsense: sums of it must stay numbers that a ledger can hold."""
+
+_FINISH: Mapping[str, FinishReason] = {
     "length": "length",
     "max_tokens": "length",
     "content_filter": "content_filter",
@@ -150,7 +153,7 @@ class OpenAIModel:
             calls = tuple(_call(call) for call in message.get("tool_calls") or ())
         except (LookupError, TypeError, AttributeError):
             raise self._no_completion("no message in it") from None
-        finish = _FINISH.get(choice.get("finish_reason"), "stop")
+        finish = _FINISH.get(str(choice.get("finish_reason")), "stop")
         if refusal and not text:
             text, finish = str(refusal), "refusal"
         return ChatResponse(
@@ -233,7 +236,8 @@ def _usage(usage: Json) -> Usage:
 
 
 def _count(value: Json) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    """Tokens as a server counts them; 0 for what is no count of one answer."""
+    return value if type(value) is int and 0 < value <= MAX_TOKENS else 0
 
 
 def _string(value: Json) -> str | None:

@@ -51,6 +51,8 @@ SEND_BACKS = 3
 """How often a result that breaks the output is sent back."""
 FAILURES = 3
 """Turns in a row, all of whose calls failed, after which the agent stops."""
+CALLS = 100
+"""Calls that are made in one turn, at most."""
 WARN_AT, STOP_AT, LAST_CALLS = 3, 5, 10
 """A call with the same result is warned of, and stops the agent, at so many among its last calls."""
 WARN_STEPS = 3
@@ -219,7 +221,8 @@ class _Agent:
     # ------------------------------------------------------------------ tools
 
     async def _call_all(self, work: _Work, path: str, calls: tuple[Call, ...], allowed: set[str]) -> None:
-        """Make the calls of a turn side by side, and tell the model what they gave."""
+        """Make the calls of a turn side by side, and tell the model what they gave. A turn has an end: see `CALLS`."""
+        calls, left = calls[:CALLS], calls[CALLS:]
         own = [i for i, call in enumerate(calls) if self._touches_files(call)]
         made = [self._call(f"{path}.{i:02d}", c, allowed) for i, c in enumerate(calls, 1) if i - 1 not in own]
         files = self._one_by_one(path, [(i, calls[i]) for i in own], allowed)
@@ -232,6 +235,8 @@ class _Agent:
         answers: list[ToolAnswer] = [touched[i] if i in own else next(others) for i in range(len(calls))]
         for call, answer in zip(calls, answers, strict=True):
             work.messages.append(Message("tool", self._shown(work, call, answer), call_id=call.id))
+        for call in left:
+            work.messages.append(Message("tool", prompts.TOO_MANY.format(most=CALLS), call_id=call.id))
         if all(answer.failed for answer in answers):
             self._failed(work, answers[-1].text)
         else:

@@ -80,19 +80,19 @@ async def _answered(request: httpx2.Request, response: httpx2.Response) -> httpx
     The library takes a body of any size into memory, and takes an answer that is none for a refusal: but the call may
     have been carried out.
     """
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "text/event-stream" or _call(request) is None:
+    kind, call = response.headers.get("content-type", "").partition(";")[0].strip().lower(), _call(request)
+    if kind == "text/event-stream" or call is None:
         return response
     body = await _whole(response)
     if body is None:
         return _told(request, {"sent": True, "said": "", "large": True})
     if response.status_code == 202 or kind != "application/json":
         said = f"{response.status_code} and {f'a body of {kind}' if kind else 'no body'}"
-    elif _is_message(body):
+    elif (answer := _answer_to(call, body)) is not None:
         headers = [(k, v) for k, v in response.headers.multi_items() if k.lower() not in _OF_THE_BODY]
-        return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
+        return httpx2.Response(response.status_code, headers=headers, content=answer, request=request)
     else:
-        said = f"{response.status_code} and what is no JSON-RPC"
+        said = f"{response.status_code} and what is no JSON-RPC answer to it"
     return _told(request, {"sent": True, "said": said, "odd": True})
 
 
@@ -145,12 +145,19 @@ def _call(request: httpx2.Request) -> dict[str, Any] | None:
     return call if isinstance(call, dict) and "id" in call else None
 
 
-def _is_message(body: bytes) -> bool:
+def _answer_to(call: dict[str, Any], body: bytes) -> bytes | None:
+    """The JSON-RPC answer to `call` in a body; None where it is none, or that to another call: the library would wait
+    on. An error without an id is of a call that the server could not read, and so of this one.
+    """
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return False
-    return isinstance(found, dict) and found.get("jsonrpc") == "2.0"
+        return None
+    if not isinstance(found, dict) or found.get("jsonrpc") != "2.0":
+        return None
+    if found.get("id") is None and _is_error(body):
+        return orjson.dumps(found | {"id": call["id"]})
+    return body if str(found.get("id")) == str(call["id"]) else None
 
 
 def _is_error(body: bytes) -> bool:
