@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from decurion_crds.errors import InputError
 from decurion_crds.wide import summary
-from decurion_ledger import Record, Store, find_all, open_store, read_log, unpack
+from decurion_ledger import Record, Store, ends, find_all, open_store, read_log, unpack
 from decurion_ledger import list_runs as stored_runs
-from decurion_ledger.errors import LogCorrupt, ValueMissing
+from decurion_ledger.errors import LogCorrupt, RunDeleted, ValueMissing
 
 
 class PathNotFound(InputError):
@@ -24,16 +25,17 @@ async def list_runs(ledger: str) -> list[dict[str, Any]]:
     store = open_store(ledger)
     rows = []
     for run in await stored_runs(store):
-        first: Record | None = None
+        begun: Mapping[str, Any] = {}
         outcome = "open"
         try:
-            async for _, record in read_log(store, run):
-                first = first or record
-                if record.type == "close":
-                    outcome = record.envelope["outcome"]
+            first, close = await ends(store, run)
+            begun = first.envelope
+            if close is not None:
+                outcome = close.envelope["outcome"]
         except LogCorrupt:
             outcome = "corrupt"
-        begun = first.envelope if first is not None else {}
+        except RunDeleted:
+            continue
         rows.append({"run": run, "name": begun.get("name", ""), "started": begun.get("at", ""), "state": outcome})
     return rows
 

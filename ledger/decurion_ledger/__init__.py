@@ -2,7 +2,7 @@
 
 from decurion_ledger.anchoring import anchor, anchored_runs
 from decurion_ledger.final_state import final_state_hash
-from decurion_ledger.lookup import find, find_all
+from decurion_ledger.lookup import ends, find, find_all
 from decurion_ledger.path import ROOT, LedgerPath, Step, branch_key
 from decurion_ledger.proving import Proof, prove
 from decurion_ledger.reader import SlotReader, list_runs, read_log
@@ -42,6 +42,7 @@ __all__ = [
     "core_hash",
     "decode",
     "encode",
+    "ends",
     "examine",
     "final_state_hash",
     "find",

@@ -5,6 +5,7 @@ once, then the record. See `index` for why nothing of this has to be believed.
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 import orjson
 
@@ -21,9 +22,9 @@ from decurion_ledger.index import (
 )
 from decurion_ledger.layout import final_key, index_key, slot_key, tail_key
 from decurion_ledger.patience import SystemClock, patiently
-from decurion_ledger.reader import READING, not_there
-from decurion_ledger.record import Record
-from decurion_ledger.segment import extract, footer_bytes, locate
+from decurion_ledger.reader import READING, not_there, read_log
+from decurion_ledger.record import Record, RecordType
+from decurion_ledger.segment import extract, footer_bytes, locate, parse
 from decurion_ledger.stores.port import Range, Store
 
 _FOOTER_GUESS = 8 * 1024
@@ -65,6 +66,33 @@ def _best(spots: list[Spot]) -> list[Spot]:
     ordered = sorted(spots, key=_order)
     unknown = [spot for spot in ordered if spot.is_result is not False]
     return unknown if any(spot.is_result for spot in ordered) else [*unknown, *ordered[-1:]]
+
+
+async def ends(store: Store, run: str) -> tuple[Record, Record | None]:
+    """The first record of a run, and its close record; None of one that has not ended. Two segments are read where
+    `final` names the last one, else all of them. Raises `RunNotFound`, `RunDeleted`, `LogCorrupt` or the store's error.
+    """
+    slots = await slots_of(store, run)
+    if slots is None:
+        return await _read_through(store, run)
+    data = await asyncio.gather(*(_get(store, slot_key(run, slot)) for slot in (0, slots - 1)))
+    first, last = (
+        parse(one, slot_key(run, slot)).records if one is not None else ()
+        for slot, one in zip((0, slots - 1), data, strict=True)
+    )
+    if not first or not last or last[-1].type != RecordType.CLOSE:
+        raise LogCorrupt(final_key(run), "it names a log that does not begin, or does not end, as it says")
+    return first[0], last[-1]
+
+
+async def _read_through(store: Store, run: str) -> tuple[Record, Record | None]:
+    first = last = None
+    async with aclosing(read_log(store, run)) as log:
+        async for _, last in log:
+            first = first or last
+    if first is None or last is None:
+        raise await not_there(store, run)
+    return first, last if last.type == RecordType.CLOSE else None
 
 
 async def slots_of(store: Store, run: str) -> int | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from decurion_ledger import Record, RecordType, find, find_all, read_log, verify
+from decurion_ledger import Record, RecordType, ends, find, find_all, read_log, verify
 from decurion_ledger.copying import copy_run
-from decurion_ledger.errors import RunNotFound, Unavailable
+from decurion_ledger.errors import LogCorrupt, RunNotFound, Unavailable
 from decurion_ledger.index import SLOTS, Indexer, parse_tail, spans
-from decurion_ledger.layout import index_key, run_prefix, tail_key
+from decurion_ledger.layout import final_key, index_key, run_prefix, slot_key, tail_key
 from decurion_ledger.stores import Counted, MemoryStore, Put, Store
 from faulty import SteppedClock
 from logs import RUN, close, commit, open_log
@@ -100,6 +100,30 @@ async def test_all_records_of_paths_are_found_in_order_whatever_has_become_of_th
     assert await find_all(store, RUN, "/nothing") == []
     with pytest.raises(RunNotFound):
         await find_all(MemoryStore(), RUN, "/")
+
+
+@pytest.mark.parametrize("segments", [3, 200])
+async def test_the_ends_of_a_closed_log_are_read_and_not_what_lies_between(segments: int) -> None:
+    store = MemoryStore()
+    await grown(store, segments)
+    counted = Counted(store)
+    first, last = await ends(counted, RUN)
+    assert (first.type, last and last.type, counted.gets) == ("genesis", "close", 3)
+    await store.delete(slot_key(RUN, 0))
+    with pytest.raises(LogCorrupt, match="does not begin"):
+        await ends(store, RUN)
+
+
+async def test_the_ends_of_an_open_log_and_of_one_that_was_not_completed() -> None:
+    store = MemoryStore()
+    await grown(store, 5, closed=False)
+    first, last = await ends(store, RUN)
+    assert (first.type, last) == ("genesis", None)
+    await grown(store2 := MemoryStore(), 5)
+    await store2.delete(final_key(RUN))
+    assert (await ends(store2, RUN))[1] == close()
+    with pytest.raises(RunNotFound):
+        await ends(MemoryStore(), RUN)
 
 
 async def test_the_index_is_the_same_whoever_writes_it_and_is_caught_up_later() -> None:
