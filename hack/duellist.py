@@ -1,8 +1,8 @@
 """Drivers of a duel. Each takes the log, writes results, is fenced, and comes back.
 
-`python hack/duellist.py URI STALL FOLDER` reads names, one a line, and forks a driver for each, so that what drivers
-import is imported once; it answers with the name and the process. A driver says what it was promised into the file
-`FOLDER/NAME`: `ack RUN SLOT PATH`, `closed RUN`, `lost RUN WHY SLOT`, `died`.
+`python hack/duellist.py URI STALL INTERVAL FOLDER` reads names, one a line, and forks a driver for each, so that what
+drivers import is imported once; it answers with the name and the process. A driver says what it was promised into the
+file `FOLDER/NAME`: `ack RUN SLOT PATH`, `closed RUN`, `lost RUN WHY SLOT`, `died`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from decurion_ledger.patience import Patience
 from decurion_ledger.stores import Store
 from decurion_ledger.writer import Settings
 
-RESULTS = 250
+RESULTS = 150
 """After so many results a run is closed, and the next one fought for."""
 
 
@@ -57,7 +57,7 @@ async def fight(store: Store, run: str, name: str, leader: int, settings: Settin
         if number >= RESULTS:
             await writer.finish(Record.event(RecordType.CLOSE, "/", {"phase": "Succeeded"}))
             break
-        records = [result(number + i, name) for i in range(random.choice((1, 2, 5)))]
+        records = [result(number + i, name) for i in range(min(random.choice((1, 2, 5)), RESULTS - number))]
         slots = await writer.append_each(records)
         await writer.confirm_recent()
         for record, slot in zip(records, slots, strict=True):
@@ -72,13 +72,13 @@ def say(*words: object) -> None:
     os.write(1, f"{' '.join(map(str, words))}\n".encode())
 
 
-async def main(uri: str, name: str, stall: float) -> None:
+async def main(uri: str, name: str, stall: float, interval: float) -> None:
     store = open_store(uri)
     settings = Settings(
         patience=Patience(total=20.0, blocked=5.0, attempt=5.0),
         opening=Patience(total=20.0, blocked=5.0, attempt=5.0),
         stall=stall,
-        interval=0.02,
+        interval=interval,
     )
     leader = 1
     for number in itertools.count():
@@ -97,7 +97,7 @@ async def main(uri: str, name: str, stall: float) -> None:
             await asyncio.sleep(random.uniform(0.05, 1.0))
 
 
-def begin(uri: str, name: str, stall: float, said: Path) -> int:
+def begin(uri: str, name: str, stall: float, interval: float, said: Path) -> int:
     """The process of a new driver."""
     pid = os.fork()
     if pid:
@@ -105,7 +105,7 @@ def begin(uri: str, name: str, stall: float, said: Path) -> int:
     os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     random.seed()
     try:
-        asyncio.run(main(uri, name, stall))
+        asyncio.run(main(uri, name, stall, interval))
     finally:
         # A driver ends by being killed only: whatever brought it here is a fault, and its traceback is on stderr.
         say("died")
@@ -115,7 +115,7 @@ def begin(uri: str, name: str, stall: float, said: Path) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    place, given, folder = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
+    place, given, pace, folder = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4])
     open_store(place)  # its libraries
     for line in sys.stdin:
-        print(line.strip(), begin(place, line.strip(), given, folder / line.strip()), flush=True)
+        print(line.strip(), begin(place, line.strip(), given, pace, folder / line.strip()), flush=True)

@@ -27,7 +27,7 @@ class FaultProxy:
 
     port: int
     rng: random.Random
-    rate: float = 0.12
+    rate: float = 0.08
     burst_every: float = 4.0
     met: Counter[str] = field(default_factory=Counter)
     _server: asyncio.Server | None = None

@@ -49,7 +49,7 @@ class Duel:
         said = self.folder / "said"
         said.mkdir()
         env = {**os.environ, **self.server.env, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{await proxy.start()}"}
-        command = [sys.executable, str(DUELLIST), uri, str(self.stall), str(said)]
+        command = [sys.executable, str(DUELLIST), uri, str(self.stall), "0.2", str(said)]
         nursery = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=env)
         try:
             await self._strike(nursery, rng)
