@@ -159,6 +159,8 @@ async def test_what_was_decided_is_not_decided_again_and_an_answer_counts_once()
         assert (await session.answer(first)).accepted
         late = await session.answer(Answer(**{**_fields(first), "id": "late", "by": "bob"}))
         assert late.why == "/review was decided before by alice; nothing more is to do"
+        another = await session.answer(answer(session, by="bob", id=first.id))
+        assert another.why == "an answer of this id was given to another request; give this one an id of its own"
         given = [r for r in await read(store) if r.type == "approval_given"]
         assert [r.envelope["by"] for r in given] == ["alice"]
 

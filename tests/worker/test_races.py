@@ -119,6 +119,31 @@ def test_a_fork_at_the_winner_of_a_race_runs_what_waited_for_it_again() -> None:
         assert chosen.paths == {"/other"}
 
 
+async def test_a_fork_takes_a_branch_with_a_race_as_it_counted() -> None:
+    spec = """
+  input: {words: {type: array, items: {type: string}}}
+  nodes:
+    - name: all
+      map: {items: input.words, as: word, template: one}
+  output: {words: nodes.all.output.items}
+  templates:
+    - name: one
+      input: {word: {type: string}}
+      nodes:
+        - {name: asked, approval: {message: "Go on?"}}
+        - {name: quick, with: {word: input.word}, transform: {text: word}}
+        - {name: told, join: {mode: any}, after: [asked, quick], transform: {text: "'told'"}}
+      output: {text: nodes.told.output.text}
+"""
+    store = new_store()
+    await first(store, compiled(spec.removeprefix("\n")), {"words": ["a", "b"]})
+    session = await again(store, Earlier(RUN, "fork", "/all[00001]"))
+    assert session.engine.output == {"words": [{"text": "told"}] * 2}
+    log = await sound(store, AGAIN)
+    assert {"/all[00000]/asked", "/all[00000]!output"} <= set(taken(log))
+    assert "/all[00000]/asked!open" not in taken(log)
+
+
 MAPPED = """
   input: {{words: {{type: array, items: {{type: string}}}}}}
   nodes:

@@ -70,6 +70,7 @@ def judge(approvals: Approvals, answer: Answer, *, beside: set[tuple[str, str]])
     return (None, why) if why else (asked, "")
 
 
+_ANOTHER = "an answer of this id was given to another request; give this one an id of its own"
 _NO_REQUEST = "the run waits for no request of that name; see status.approvals of the run, or decurion approve RUN"
 
 
@@ -168,25 +169,33 @@ class Answers:
         coming, self._coming = self._coming, []
         self._writing = judged = Judged()
         beside: set[tuple[str, str]] = set()
-        ids: set[str] = set()
+        ids: dict[str, str] = {}
         for answer, waiting in coming:
             if waiting.done():
                 continue
-            if answer.id in ids:
-                judged.waiting.append(waiting)
-                continue
-            if answer.id in self._approvals.answers:
-                waiting.set_result(Verdict())
+            before = self._before(answer, ids)
+            if before is not None:
+                if before.accepted and answer.id in ids:
+                    judged.waiting.append(waiting)
+                else:
+                    waiting.set_result(before)
                 continue
             asked, why = judge(self._approvals, answer, beside=beside)
             if asked is None:
                 waiting.set_result(Verdict(why))
                 continue
             beside.add((answer.request, answer.by))
-            ids.add(answer.id)
+            ids[answer.id] = answer.request
             judged.records.append(answer_record(self._run, asked, answer, at=at))
             judged.waiting.append(waiting)
         return judged
+
+    def _before(self, answer: Answer, beside: Mapping[str, str]) -> Verdict | None:
+        """What became of an answer of this id that was given before, or that is written `beside`."""
+        named = beside.get(answer.id) or self._approvals.answers.get(answer.id)
+        if named is None:
+            return None
+        return Verdict("" if named == answer.request else _ANOTHER)
 
     def fail(self, why: str) -> None:
         """The run ends here: nobody is answered any more."""

@@ -169,12 +169,12 @@ class _Answer(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
     id: str = Field(min_length=1, max_length=128)
-    request: str
-    digest: str
+    request: str = Field(max_length=128)
+    digest: str = Field(max_length=128)
     decision: Literal["Approve", "Reject"]
     by: str = Field(min_length=1, max_length=253)
-    group: str = ""
-    name: str = ""
+    group: str = Field("", max_length=253)
+    name: str = Field("", max_length=253)
     comment: str = Field("", max_length=4096)
     form: dict[str, Any] | None = None
 

@@ -119,6 +119,14 @@ class _Selecting:
         whole = len(held) == len(self._new.root.nodes) and self._old.root.digest == self._new.root.digest
         if whole and output is not None and not output.failed:
             self.kept.add("/!output")
+        self._drop_given_up()
+
+    def _drop_given_up(self) -> None:
+        """What was below a node that was given up did not count in the run that it was in."""
+        for base in self._lost:
+            end = next((p for p in (base, f"{base}!otherwise") if p in self._index and self._index[p].skipped), None)
+            if end is not None:
+                self.kept.difference_update(path for path in self._below(base) if path != end)
 
     def _scope(self, path: str, old: Scope, new: Scope, same: Callable[[Node], bool]) -> set[str]:
         """Keep what holds of one instance of a scope; the names of the nodes that hold whole."""
