@@ -1,4 +1,4 @@
-"""`python hack/soak graphs|ledger --seeds 20000`: many seeds, each checked; the first line of a failure says which one.
+"""`python hack/soak graphs --seeds 20000`: many seeds, each checked; the first line of a failure says which one it was.
 
     graphs   random graphs, cut off and resumed. `--sweep-every N`: every N-th seed is cut off at each of its records,
              the others at one.
@@ -6,6 +6,7 @@
              to be found; `--told` prints the histories that violate something.
     duel     `--minutes 5`: ten processes that fight for runs on a real S3 server behind a proxy with faults. `--first`
              is the seed of the blows.
+    mutations  single changes of what is stored, each of which the verifier has to report.
 
 The status is 1 when anything was violated. A seed can be looked at again by `--first SEED --seeds 1`.
 """
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="hack/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["graphs", "ledger", "duel"])
+    parser.add_argument("what", choices=["graphs", "ledger", "duel", "mutations"])
     parser.add_argument("--seeds", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _one(given: argparse.Namespace) -> int:
-    sums = (_graphs if given.what == "graphs" else _ledger)(given)
+    sums = {"graphs": _graphs, "ledger": _ledger, "mutations": _mutations}[given.what](given)
     print(json.dumps(sums))
     return int(sums["violations"] > 0)
 
@@ -116,6 +117,19 @@ def _duel(given: argparse.Namespace) -> int:
         _tell(sums, violations)
     print(json.dumps({**sums, **duel.met}))
     return int(bool(violations))
+
+
+def _mutations(given: argparse.Namespace) -> Counter[str]:
+    import asyncio
+
+    from mutations import check
+
+    sums = Counter({"seeds": 0, "violations": 0})
+    for said, kind in asyncio.run(check(range(given.first + given.job, given.first + given.seeds, given.jobs))):
+        if said:
+            _tell(sums, [said])
+        sums.update({"seeds": 1, kind: 1})
+    return sums
 
 
 def _tell(sums: Counter[str], said: list[str]) -> None:

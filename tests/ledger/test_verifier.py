@@ -188,6 +188,9 @@ def dependent(*parents: tuple[str, str]) -> Record:
     return Record.result(core, {})
 
 
+IN_BRANCH = commit("m[00000]/a", 1)
+
+
 async def test_the_forged_log_without_a_fault_has_no_problem() -> None:
     a = commit("a", 1)
     assert await forged(START, (1, "d", [a, dependent(("/a", a.core_hash))]), (1, "d", [close()]), final=True) == set()
@@ -207,6 +210,7 @@ async def test_the_forged_log_without_a_fault_has_no_problem() -> None:
         ([START, (1, "d", [commit("a", 1), commit("a", 1)])], "DUPLICATE-PATH"),
         ([START, (1, "d", [dependent(("/a", commit("a", 1).core_hash))])], "PARENT"),
         ([START, (1, "d", [commit("a", 2), dependent(("/a", commit("a", 1).core_hash))])], "PARENT"),
+        ([START, (1, "d", [IN_BRANCH, dependent(("/m[00000]/a", IN_BRANCH.core_hash))])], "ISOLATION"),
         ([START, (1, "d", [close(), commit("a")])], "BEYOND-CLOSE"),
         ([START, (1, "d", [close()]), (1, "d", [commit("a")])], "BEYOND-CLOSE"),
         ([START, (1, "d", [Record.event("cancel", "no path", {})])], "RECORD-FORMAT"),

@@ -31,6 +31,7 @@ INVARIANTS: Mapping[str, int] = {
     "ARMS": 7,
     "STATE": 8,
     "DERIVED": 8,
+    "ISOLATION": 10,
     "VALUE-HASH": 11,
     "BLOB": 11,
     "BLOB-MISSING": 11,

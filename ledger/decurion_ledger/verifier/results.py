@@ -35,6 +35,9 @@ class Results:
         for parent, expected in core["parents"]:
             if self.results.get(parent) != expected:
                 tell("PARENT", path, f"it depends on another {parent} than the log holds before it")
+            branch = parent[: parent.rfind("]") + 1]
+            if not path.startswith(branch) and not parent.startswith(path.partition("!")[0]):
+                tell("ISOLATION", path, f"it depends on {parent}, which is in a branch beside its own")
         if core["parents"] != sorted(core["parents"]):
             tell("PARENT", path, "its parents are not in order")
         self.results[path] = core_hash
