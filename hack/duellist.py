@@ -16,7 +16,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from decurion_ledger import LogWriter, Record, RecordType, make_core, open_store, vhash
+from decurion_ledger import LogWriter, Record, RecordType, list_runs, make_core, open_store, vhash
 from decurion_ledger.errors import Fenced, LedgerError, StaleLeader
 from decurion_ledger.patience import Patience
 from decurion_ledger.stores import Store
@@ -67,6 +67,15 @@ async def fight(store: Store, run: str, name: str, leader: int, settings: Settin
     return True
 
 
+async def latest(store: Store) -> int:
+    """The number of the latest run: who is born late does not walk through all that are closed."""
+    while True:
+        try:
+            return max((int(run.removeprefix("duel-")) for run in await list_runs(store)), default=0)
+        except LedgerError:
+            await asyncio.sleep(0.2)
+
+
 def say(*words: object) -> None:
     """One write a line, so that nothing that was said is lost with the process."""
     os.write(1, f"{' '.join(map(str, words))}\n".encode())
@@ -81,7 +90,7 @@ async def main(uri: str, name: str, stall: float, interval: float) -> None:
         interval=interval,
     )
     leader = 1
-    for number in itertools.count():
+    for number in itertools.count(await latest(store)):
         run = f"duel-{number}"
         while True:
             try:

@@ -146,7 +146,7 @@ class LogWriter:
         self._one_at_a_time = asyncio.Lock()
         self._started: float | None = None
         self._owned_at = clock.now()
-        """When the log was last known to be this writer's: some moment not before that of this clock."""
+        """A moment in which the log is known to have been this writer's, or its opening began."""
         self._stalled = False
         self._close: Record | None = None
         self._end: Callable[[], LedgerError] | None = None
@@ -364,12 +364,9 @@ class LogWriter:
             raise self._slots.fenced_by(tail.next, other)
         closing = self._close is not None and not self._queue
         tail.absorb(Segment(header, (self._close,) if closing and self._close else (), segment_hash(data)))
-        # a slot that was free after a long sleep may have been cleared, with a whole run that had ended meanwhile
-        slept = self._started - self._owned_at > self._settings.idle
-        if slept or self._clock.now() - self._started > self._settings.stall:
+        asked = await self._check_not_cleared(self._started)
+        if not asked and self._clock.now() - self._started > self._settings.stall:
             await self._find_free()
-        else:
-            self._owned_at = self._started
         self._recovered()
         self._indexer.grown(tail.next)
         self._spans.append((self._committed, self._committed + len(batch), header.slot))
@@ -391,6 +388,17 @@ class LogWriter:
             previous=tail.head,
             key=self._signer.key if self._signer is not None else None,
         )
+
+    async def _check_not_cleared(self, started: float) -> bool:
+        """A segment that was sent at `started` is in the log: so the log was this writer's then. But not after a long
+        sleep, in which the slot may have been cleared with a whole run that had ended meanwhile: then the store is
+        asked, and the answer is True.
+        """
+        if self._clock.now() - self._owned_at > self._settings.idle:
+            await self._find_free()
+            return True
+        self._owned_at = started
+        return False
 
     async def _find_free(self) -> None:
         settings = self._settings
@@ -456,10 +464,11 @@ class LogWriter:
         tail = self._tail
         header, data = self._build([prepare(record) for record in mine], epoch=tail.epoch + 1)
         patience = self._settings.opening
-        self._owned_at = self._clock.now()
+        started = self._clock.now()
         if await self._slots.decide(tail.next, data, patience=patience, repeated=REPEATED) is not None:
             return False
         tail.absorb(Segment(header, tuple(mine), segment_hash(data)))
+        await self._check_not_cleared(started)
         return True
 
     async def _complete(self, patience: Patience) -> None:
