@@ -45,7 +45,8 @@ GRAPH = """
           tool:
             server: workspace
             name: write_files
-            arguments: {files: [{path: "out/{{ number }}", text: "{{ text }}"}, {path: shared, text: "item {{ number }}"}]}
+            arguments:
+              files: [{path: "out/{{ number }}", text: "{{ text }}"}, {path: shared, text: "item {{ number }}"}]
       output: {count: nodes.put.output.count}
 """
 INPUT = {"numbers": list(range(1, 25))}
