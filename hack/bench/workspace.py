@@ -44,8 +44,8 @@ async def made(objects: Objects, base: Version, files: dict[str, str]) -> Versio
     return await draft.commit()
 
 
-async def arms_here(count: int) -> tuple[float, float, int]:
-    """Seconds to make the arms, seconds to merge them, and PUTs."""
+async def arms_here(count: int) -> tuple[float, float, float, int]:
+    """Seconds to make the arms, seconds and CPU seconds to merge them, and PUTs."""
     store = Counted(MemoryStore())
     objects = Objects(store, "bench")
     base = await made(objects, EMPTY, {f"base/{i}.txt": text(0, i) for i in range(BASE)})
@@ -53,11 +53,11 @@ async def arms_here(count: int) -> tuple[float, float, int]:
     versions = await asyncio.gather(
         *(made(objects, base, {f"out/{arm}/{i}.txt": text(arm, i) for i in range(FILES)}) for arm in range(count))
     )
-    between = time.perf_counter()
+    between, worked = time.perf_counter(), time.process_time()
     done = await merge(objects, base, dict(enumerate(versions)), Policy.FAIL)
     ended = time.perf_counter()
     assert done.version is not None
-    return between - began, ended - between, store.puts
+    return between - began, ended - between, time.process_time() - worked, store.puts
 
 
 def git(folder: Path, *arguments: str, given: bytes | None = None) -> str:
@@ -99,20 +99,20 @@ def fill(folder: Path, count: int) -> None:
             (below / f"{i:06d}.txt").write_text(f"file {i}\n")
 
 
-async def scan_here(folder: Path) -> tuple[float, float]:
-    """Seconds of the first scan, which reads all, and of one that finds nothing changed."""
+async def scan_here(folder: Path) -> tuple[float, float, float]:
+    """Seconds of the first scan, which reads all, seconds and CPU seconds of one that finds nothing changed."""
     objects = Objects(MemoryStore(), "bench")
     began = time.perf_counter()
     first = await scan(objects, folder, EMPTY)
     between = time.perf_counter()
     # What was written just before the first scan may have changed since: the second one says so, and reads it.
     second = await scan(objects, folder, first.version, index=first.index)
-    warm = time.perf_counter()
+    warm, worked = time.perf_counter(), time.process_time()
     third = await scan(objects, folder, first.version, index=second.index)
     ended = time.perf_counter()
     assert third.hashed == 0
     assert third.version == first.version
-    return between - began, ended - warm
+    return between - began, ended - warm, time.process_time() - worked
 
 
 def scan_of_git(folder: Path) -> tuple[float, float]:
@@ -133,16 +133,17 @@ def workspace(arguments: Sequence[str]) -> int:
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--git-merges", type=int, default=200, help="how many of the arms git merges")
     given = parser.parse_args(arguments)
-    make, merged, puts = asyncio.run(arms_here(given.arms))
+    make, merged, worked, puts = asyncio.run(arms_here(given.arms))
     with tempfile.TemporaryDirectory() as folder:
         make_git, merged_git = arms_of_git(Path(folder), given.arms, given.git_merges)
-    print(f"{given.arms:,} arms of {FILES} files: made in {make:.2f} s, merged in {merged:.2f} s, {puts} PUTs")
+    both = f"made in {make:.2f} s, merged in {merged:.2f} s (CPU {worked:.2f} s)"
+    print(f"{given.arms:,} arms of {FILES} files: {both}, {puts} PUTs")
     some = f"{given.git_merges} of them merged one by one in {merged_git:.2f} s (merge-tree)"
     print(f"  git: made in {make_git:.2f} s (fast-import), {some}")
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), given.files)
-        cold, warm = asyncio.run(scan_here(Path(folder)))
+        cold, warm, worked = asyncio.run(scan_here(Path(folder)))
         cold_git, warm_git = scan_of_git(Path(folder))
-    print(f"{given.files:,} files: first scan {cold:.2f} s, warm scan {warm:.2f} s")
+    print(f"{given.files:,} files: first scan {cold:.2f} s, warm scan {warm:.2f} s (CPU {worked:.2f} s)")
     print(f"  git: add {cold_git:.2f} s, warm status {warm_git:.2f} s")
     return 0

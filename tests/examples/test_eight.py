@@ -93,27 +93,25 @@ def test_one_graph_gives_other_results_under_other_models(tmp_path: Path) -> Non
 
 def test_files_that_are_edited_side_by_side_are_merged_and_looked_at_one_by_one(tmp_path: Path) -> None:
     found = output("review", "--run-id=review", folder=tmp_path)
-    assert [one["path"] for one in found["files"]] == ["shop/__init__.py", "shop/price.py", "tests/test_price.py"]
-    assert found["files"][0]["text"].startswith("# Apache-2.0\n")
-    assert found["files"][1]["text"].startswith("def gross(net: float)")
+    assert found["files"] == ["shop/__init__.py", "shop/price.py", "tests/test_price.py"]
     assert [one["path"] for one in found["remarks"]] == ["tests/test_price.py"]
+    command = [sys.executable, "-m", "decurion_cli", "artefact", "get", "review", "change", "--to", "change"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "change" / "shop" / "__init__.py").read_text().startswith("# Apache-2.0\n")
+    assert (tmp_path / "change" / "shop" / "price.py").read_text().startswith("def gross(net: float) -> float:")
 
 
 def test_two_who_make_different_things_of_one_file_fail_the_run(tmp_path: Path) -> None:
     said = run("review", "--bind=coder=hasty", folder=tmp_path, status=1).stderr
-    assert re.search(r"types and tests wrote different items with path .shop/price\.py.", said), said
+    assert re.search(r"the items 0, 1 do not agree on shop/price\.py", said), said
 
 
-def test_edits_without_a_rule_for_merging_are_refused(tmp_path: Path) -> None:
-    race = re.sub(r"merge: \{rule.*", "merge: replace", (EXAMPLES / "review" / "graph.yaml").read_text())
+def test_edits_in_no_order_are_refused(tmp_path: Path) -> None:
+    race = (EXAMPLES / "review" / "graph.yaml").read_text().replace("after: [edit]", "after: [begin]")
     (tmp_path / "graph.yaml").write_text(race)
     done = CliRunner().invoke(app, ["validate", str(tmp_path), str(EXAMPLES / "review" / "model.yaml")])
     assert done.exit_code == 2
-    assert re.findall(r"\[(\S+)\] (\w+) and (\w+) write edits", done.stderr) == [
-        ("WRITE-RACE", "types", "tests"),
-        ("WRITE-RACE", "types", "licence"),
-        ("WRITE-RACE", "tests", "licence"),
-    ]
+    assert re.findall(r"\[(\S+)\] (\w+) and (\w+) write", done.stderr) == [("WRITE-RACE", "edit", "licence")]
 
 
 def test_a_batch_of_500_bears_the_few_that_cannot_be_read(tmp_path: Path) -> None:

@@ -171,6 +171,23 @@ async def test_a_run_that_stopped_after_any_record_ends_with_the_same_files(sour
         await sound(cut_off)
 
 
+async def test_files_that_are_not_whole_are_found_by_the_verifier(source: str) -> None:
+    store = new_store()
+    await done(WHOLE, {**GIVEN, "source": source}, store)
+    assert await verify(store, RUN) == []
+    packs = [info.key async for info in store.list(f"{run_prefix(RUN)}packs/")]
+    assert packs
+    for pack in packs:
+        raw = await store.get(pack)
+        await store.delete(pack)
+        found = await verify(store, RUN)
+        assert {problem.code for problem in found} == {"FILES"}
+        assert f"{pack} is missing" in found[0].message
+        await store.put(pack, raw[:100] + bytes([raw[100] ^ 1]) + raw[101:])
+        assert {problem.code for problem in await verify(store, RUN)} == {"FILES", "PACK"}
+        await store.put(pack, raw)
+
+
 async def done_again(store: Store) -> Any:
     async with Process(store) as process:
         return await process.run(None, epoch=1)

@@ -88,13 +88,14 @@ def compile_graph(
     if not shared:
         check_schemas(graph, (module.graph for module in graphs.values()), report)
     check_resources(draft, report)
+    files = graph.spec.workspace
+    writes = check_workspaces(draft, orders, report, artefacts=files.artefacts if files is not None else ())
     for name, scope in draft.scopes.items():
         check_orders(scope, report)
         check_races(scope, orders[name], report)
         check_reachable(scope, orders[name], report)
-        check_unused(scope, report, final=None if name else draft.scopes.get(FINALLY))
-    files = graph.spec.workspace
-    writes = check_workspaces(draft, orders, report, artefacts=files.artefacts if files is not None else ())
+        final = None if name else draft.scopes.get(FINALLY)
+        check_unused(scope, report, files=writes.names(scope), final=final)
     typed = infer(draft, orders, checker, report)
     if report.failed:
         return Compilation(None, report.findings)

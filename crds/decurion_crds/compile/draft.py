@@ -153,12 +153,6 @@ class NodeDraft:
         """The name in the draft of the scope that it runs."""
         return self.body.scope if self.body is not None else None
 
-    @property
-    def wanted(self) -> bool:
-        """Whether it does something beside its output."""
-        files = self.model.workspace is not None and self.model.workspace.write
-        return bool(self.model.writes or files) or self.kind == "switch"
-
     def uses(self) -> Iterator[Use]:
         """All scopes that run below the node."""
         if self.body is not None:

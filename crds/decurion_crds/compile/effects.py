@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from itertools import combinations
 
 from decurion_crds.compile.channels import fitting_rules
@@ -73,10 +74,13 @@ def _is_false(tree: ast.expr) -> bool:
     return isinstance(tree, ast.Constant) and not tree.value
 
 
-def check_unused(scope: ScopeDraft, report: Report, *, final: ScopeDraft | None = None) -> None:
+def check_unused(
+    scope: ScopeDraft, report: Report, *, files: Collection[str] = (), final: ScopeDraft | None = None
+) -> None:
     """Warnings: nodes whose output nobody reads, names of `with` that the block does not read, idle channels.
 
-    `final` is the scope of the graph's `finally`, which reads too; what that does is wanted for itself.
+    `files` are nodes that change files. `final` is the scope of the graph's `finally`, which reads too; what that does
+    is wanted for itself.
     """
     if scope.outer is not None:
         for node in scope.nodes.values():
@@ -88,7 +92,8 @@ def check_unused(scope: ScopeDraft, report: Report, *, final: ScopeDraft | None 
     read = {name for site in sites for name in site.reads("nodes")}
     read |= {name for node in scope.nodes.values() for name in node.after}
     for node in scope.nodes.values():
-        if node.name not in read and not node.wanted and not scope.refused:
+        wanted = node.model.writes or node.kind == "switch" or node.name in files
+        if node.name not in read and not wanted and not scope.refused:
             message = f"nothing reads nodes.{node.name}.output; read it, or remove the node"
             report.add("UNUSED", node.spot, message, severity="warning")
         _check_names(node, report)

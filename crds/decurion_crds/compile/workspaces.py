@@ -57,6 +57,10 @@ class Writes:
             self._known[key] = self._inside(node) if node.template is not None else _own(node)
         return self._known[key]
 
+    def names(self, scope: ScopeDraft) -> frozenset[str]:
+        """The nodes of a scope that may change files."""
+        return frozenset(n.name for n in scope.nodes.values() if (one := self.of(scope, n)) is not None and one.write)
+
     def _inside(self, node: NodeDraft) -> Compiled | None:
         body = self._draft.scopes.get(node.template or "")
         found = (

@@ -17,6 +17,7 @@ from decurion_ledger.stores.port import Store
 from decurion_ledger.verifier.anchors import Anchors, Seen, check_anchors
 from decurion_ledger.verifier.blobs import Blobs, optional
 from decurion_ledger.verifier.derived import entries, index_fault, needs_fault, tail_fault
+from decurion_ledger.verifier.files import Files
 from decurion_ledger.verifier.form import FORMAT, OtherFormat, canonical, content, sealed, sha, tree
 from decurion_ledger.verifier.hashes import stored_hash, value_hash
 from decurion_ledger.verifier.problem import Problem, Report
@@ -65,6 +66,7 @@ async def examine(store: Store, run: str, *, roots: Sequence[str] = (), anchors:
     for key in keys:
         if key.startswith(f"{base}packs/"):
             audit.pack(key, await optional(store, key))
+    await audit.files.check(store, base)
     for key in keys:
         if key.removeprefix(base).startswith(_DERIVED):
             audit.derived(key, await optional(store, key), final)
@@ -99,9 +101,11 @@ class _Audit:
     signed: int = 0
     issuers: list[str] = field(default_factory=list)
     blobs: Blobs = field(init=False)
+    files: Files = field(init=False)
 
     def __post_init__(self) -> None:
         self.blobs = Blobs(self._problem)
+        self.files = Files(self._problem)
 
     def names(self, keys: list[str]) -> None:
         """Check the names of the run's objects; under `log/` they are twelve digits each, no gap from 0 on."""
@@ -272,6 +276,7 @@ class _Audit:
                     self.results.add(record["core"], record["core_hash"], self._teller(key))
                 self._place(slot, number, key, kind, envelope, header, last=number == len(lines) - 1)
                 self._values(key, path, envelope.get("values", {}))
+                self.files.name(key, path, record.get("core", {}), envelope)
                 if kind == "genesis":
                     self.genesis = record
                 elif kind == "close":

@@ -36,6 +36,7 @@ INVARIANTS: Mapping[str, int] = {
     "BLOB": 11,
     "BLOB-MISSING": 11,
     "PACK": 11,
+    "FILES": 11,
     "LIST": 11,
     "SIGNATURE": 15,
     "CERTIFICATE": 15,
