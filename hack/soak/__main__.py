@@ -122,7 +122,7 @@ def _duel(given: argparse.Namespace) -> int:
 def _mutations(given: argparse.Namespace) -> Counter[str]:
     import asyncio
 
-    from mutations import check
+    from tampering import check
 
     sums = Counter({"seeds": 0, "violations": 0})
     for said, kind in asyncio.run(check(range(given.first + given.job, given.first + given.seeds, given.jobs))):

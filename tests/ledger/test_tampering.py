@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from mutations import KINDS, RUNS, World, codes, draw, world
+from tampering import KINDS, RUNS, World, codes, draw, world
 
 SEEDS = range(200)
 
