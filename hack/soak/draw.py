@@ -36,11 +36,13 @@ class Made:
 
 class Writer:
     """Draws one graph: the same one for the same seed. `deepest` bounds how templates are nested; with `timed` there
-    may be nodes in it of which time decides what they give.
+    may be nodes in it of which time decides what they give, with `agents` some whose tools are templates.
     """
 
-    def __init__(self, seed: int, *, deepest: int = DEEPEST, timed: bool = False) -> None:
+    def __init__(self, seed: int, *, deepest: int = DEEPEST, timed: bool = False, agents: bool = False) -> None:
         self.timed = timed
+        self.agents = agents
+        self.models: list[str] = []
         self.random = random.Random(seed)
         self.deepest = deepest
         self.templates: list[Template] = []
@@ -64,7 +66,23 @@ class Writer:
         used = self.used(root)
         templates = [template.text for template in self.templates if template.name in used]
         head = ["  templates:\n"] if templates else []
-        return "".join(["  input: {k: {type: integer}}\n", root, *head, *templates])
+        return "".join(["  input: {k: {type: integer}}\n", root, *head, *templates, *self.models])
+
+    def model(self) -> str:
+        """The name of a model that makes a few calls, in one turn or two, and finishes whatever they gave."""
+        name = f"m{len(self.models)}"
+        replies = [f"{{match: Begin, calls: [{self.calls(3)}]}}"]
+        replies += [f"{{match: '\"v\"', times: 1, calls: [{self.calls(1)}]}}"] if self.chance(3) else []
+        replies.append(f"{{calls: [{{tool: finish, arguments: {{v: {self.number(1, 9)}}}}}]}}")
+        self.models.append(
+            f"---\napiVersion: decurion.dev/v1alpha1\nkind: LLM\nmetadata: {{name: {name}}}\n"
+            f"spec: {{protocol: scripted, scripted: {{replies: [{', '.join(replies)}]}}}}\n"
+        )
+        return name
+
+    def calls(self, most: int) -> str:
+        numbers = [self.number(0, 6) for _ in range(self.number(1, most))]
+        return ", ".join(f"{{tool: look, arguments: {{k: {k}}}}}" for k in numbers)
 
     def final(self) -> str:
         """Nodes that run when the others have ended, one that may fail among them."""
@@ -156,6 +174,7 @@ class Writer:
     def node(self, name: str, before: list[Made], *, depth: int, free: bool) -> tuple[Made, bool]:
         """A node; whether it may fail its scope. `free`: it is allowed to."""
         kinds = ["code", *(["graph", "map", "map", "map", "loop"] if depth else ["code", "transform"])]
+        kinds += ["agent", "agent"] if self.agents and depth else []
         kinds += ["approval"] if self.timed and self.chance(6) else []
         kind = self.pick(kinds)
         given = " + ".join(["input.k", *(n.reads for n in before if self.chance(3))])
@@ -184,6 +203,12 @@ class Writer:
                 block += ", score: output.v % 11, keep: best" if self.chance(3) else ""
                 lines += [f'with: {{k: "({given}) % 7"}}', f"loop: {{{block}}}"]
                 instead = '{v: "-1", pad: "\'\'", iterations: "0"}'
+            case "agent":
+                fallible = False
+                block = (
+                    f"model: {self.model()}, tools: [{{template: {self.pick(below).name}, as: look}}], prompt: Begin"
+                )
+                lines += [f"agent: {{{block}}}", "output: {v: {type: integer}}"]
             case "approval":
                 # Where there is a time nobody answers, so that it decides; else somebody does.
                 fallible, decided = False, self.pick(["approve", "reject"])

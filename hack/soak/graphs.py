@@ -29,7 +29,7 @@ from plain_python import PlainPython
 from decurion_crds.compile import Checker, compile_graph
 from decurion_crds.compiled import CompiledGraph, Scope
 from decurion_crds.loader import load_text
-from decurion_crds.v1alpha1 import TaskGraph
+from decurion_crds.v1alpha1 import LLM, TaskGraph
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
 from decurion_worker.approving import Answer
 from decurion_worker.driver import Driver
@@ -82,14 +82,20 @@ class Whole:
         return [record for record in self.log if record.type not in ("genesis", "fence", "close")]
 
 
+def _has_agents(seed: int) -> bool:
+    """Whether there may be agents. Their tools have maps inside only where templates are nested."""
+    return seed % 8 in (2, 3)
+
+
 def drawn(seed: int, checker: Checker, *, deepest: int) -> CompiledGraph:
     """The graph of a seed. Raises `Violated` when it does not compile: only right graphs are drawn."""
-    spec = Writer(seed, deepest=deepest, timed=seed % 3 == 0).spec(may_fail=seed % 5 == 4)
+    spec = Writer(seed, deepest=deepest, timed=seed % 3 == 0, agents=_has_agents(seed)).spec(may_fail=seed % 5 == 4)
     models, found = load_text(HEAD + spec, "g.yaml").parse()
     if found:
         raise Violated(f"seed {seed} is refused: {[finding.text() for finding in found]}\n{spec}")
     (graph,) = [model for _, model in models if isinstance(model, TaskGraph)]
-    compilation = compile_graph(graph, llms={}, checker=checker)
+    llms = {model.name: model for _, model in models if isinstance(model, LLM)}
+    compilation = compile_graph(graph, llms=llms, checker=checker)
     if compilation.compiled is None:
         raise Violated(f"seed {seed} is refused: {[finding.text() for finding in compilation.findings]}\n{spec}")
     return compilation.compiled
@@ -104,7 +110,8 @@ def check(seed: int, checker: Checker, *, sweep: bool) -> int:
     graphs = itertools.count(seed, FARTHER) if sweep else iter([seed])
     try:
         for number in graphs:
-            graph = drawn(number, checker, deepest=1 if sweep else 3)
+            deepest = (2 if _has_agents(seed) else 1) if sweep else 3
+            graph = drawn(number, checker, deepest=deepest)
             given = {"k": chance.randrange(7)}
             whole = in_virtual_time(_whole(graph, given, chance, runners=1, branches=64))
             if not sweep or len(whole.log) <= SWEPT:
@@ -299,8 +306,9 @@ def _raced(graph: CompiledGraph) -> bool:
 def _scope_at(graph: CompiledGraph, place: str) -> Scope:
     scope = graph.root
     for step in place.split("/")[1:]:
-        name = step.partition("[")[0].partition("@")[0]
-        scope = graph.templates[scope.by_name[name].template or ""]
+        name, call, _ = step.partition("[")[0].partition("@")[0].partition("#")
+        node = scope.by_name[name]
+        scope = graph.templates[node.graph_tools[0] if call else node.template or ""]
     return scope
 
 

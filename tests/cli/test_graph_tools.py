@@ -115,3 +115,57 @@ def test_a_circle_through_an_agent_is_told(tmp_path: Path) -> None:
     checked = call("validate", file)
     assert checked.exit_code == 2
     assert "[CYCLE] graphs contain one another (look-up → look-up)" in checked.output
+
+
+ASKS = """apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: asks}
+spec:
+  nodes:
+    - name: ask
+      agent: {model: mind, tools: [{template: send}], prompt: Ask}
+  output: {text: nodes.ask.output.text}
+  templates:
+    - name: send
+      input: {texts: {type: array, items: {type: string}}}
+      nodes:
+        - name: ok
+          with: {texts: input.texts}
+          approval: {message: "Send {{ texts }}?"}
+        - name: each
+          after: [ok]
+          map: {items: input.texts, as: text, template: one}
+      output: {sent: len(nodes.each.output.items)}
+    - name: one
+      input: {text: {type: string}}
+      nodes: [{name: loud, with: {text: input.text}, transform: {text: text.upper()}}]
+      output: {text: nodes.loud.output.text}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {name: mind}
+spec:
+  protocol: scripted
+  scripted:
+    replies:
+      - {match: Ask, calls: [{tool: send, arguments: {texts: [a, b]}}]}
+      - {match: '"sent":2', calls: [{tool: finish, arguments: {text: both}}]}
+"""
+
+
+def test_people_are_asked_inside_the_tool_of_an_agent(tmp_path: Path) -> None:
+    file, ledger = tmp_path / "asks.yaml", tmp_path / "ledger"
+    file.write_text(ASKS)
+    assert call("validate", file, "--strict").exit_code == 0
+    waits = call("run", file, "--ledger", ledger, "--run-id", "one", "--quiet")
+    place = "/ask#turn-0001.01/ok"
+    assert waits.exit_code == 4
+    assert f"run one waits for people at {place}: Send" in waits.stderr
+    approved = call("approve", "one", place, "--ledger", ledger)
+    assert approved.exit_code == 0, approved.output
+    run = call("run", "--resume", "one", "--ledger", ledger, "--quiet")
+    assert (run.exit_code, json.loads(run.stdout)) == (0, {"text": "both"})
+    for path in (place, "/ask#turn-0001.01!open", "/ask#turn-0001.01/each[00001]/loud", "/ask#turn-0001.01/each"):
+        shown = call("ledger", "show", "one", path, "--ledger", ledger)
+        assert shown.exit_code == 0, shown.output
+    assert call("ledger", "verify", "one", "--ledger", ledger).exit_code == 0

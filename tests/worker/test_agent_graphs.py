@@ -124,8 +124,9 @@ async def ended(graph: CompiledGraph | None, *, store: Store | None = None, bran
 
 
 async def every_cut(graph: CompiledGraph, *, step: int = 1, same: bool = True) -> tuple[RunSession, list[Record]]:
-    """The whole run and its log; each run of that log, cut after so many records, comes to the same end and does
-    nothing durable again. What people decided has a time: then the states differ.
+    """The whole run and its log; runs of that log, cut after every `step` records, come to the same end and do nothing
+    durable again. (`hack/soak` cuts such graphs after every record.) What people decided has a time: then the states
+    differ.
     """
     store = new_store()
     whole = await ended(graph, store=store)
@@ -169,7 +170,7 @@ async def test_an_agent_whose_tool_is_a_graph_with_a_map_ends_under_concurrency_
 
 
 async def test_calls_of_a_turn_are_handed_out_side_by_side_and_told_in_their_order_at_every_cut() -> None:
-    whole, log = await every_cut(agents(), step=2)
+    whole, log = await every_cut(agents(), step=3)
     assert whole.engine.output == {"text": "done"}
     assert [r.path for r in log if r.type == "turn"] == [f"/ask#turn-000{i}" for i in (1, 2, 3)]
     opened = [(r.path, r.core["tool"]) for r in log if r.core is not None and "tool" in r.core]
@@ -202,7 +203,7 @@ async def test_people_are_asked_inside_a_tool_while_the_agent_holds_nothing() ->
 
 
 async def test_a_run_that_asks_inside_a_tool_is_resumed_at_every_record() -> None:
-    whole, _ = await every_cut(agents(ALONE, ONCE, nodes=ASK + MAP), step=2, same=False)
+    whole, _ = await every_cut(agents(ALONE, ONCE, nodes=ASK + MAP), step=3, same=False)
     assert whole.engine.output == {"text": "three"}
 
 
@@ -267,7 +268,7 @@ HELP = """      - match: Ask
 
 
 async def test_agents_inside_the_tools_of_agents_go_on_where_they_were_at_every_cut() -> None:
-    whole, log = await every_cut(agents(NESTED, HELP), step=3)
+    whole, log = await every_cut(agents(NESTED, HELP), step=5)
     assert whole.engine.output == {"text": "all done"}
     turns = [r.path for r in log if r.type == "turn"]
     inner = "/ask#turn-0001.01"

@@ -60,7 +60,7 @@ def test_an_agent_is_a_tool_that_takes_a_prompt() -> None:
 
 
 async def test_agents_call_agents_that_call_graphs_and_go_on_at_every_cut() -> None:
-    whole, log = await every_cut(chief(), step=4)
+    whole, log = await every_cut(chief(), step=6)
     assert whole.engine.output == {"text": "all of it"}
     turns = {r.path for r in log if r.type == "turn"}
     assert "/ask#turn-0001.01/answer#turn-0001.02/answer#turn-0001" in turns
