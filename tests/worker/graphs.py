@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from decurion_crds.compiled import Code, CompiledGraph, Expr, LlmCall, MapBlock, Node, Scope, Text, Tolerate
-from decurion_worker.engine.scopes import UNBOUNDED
+from decurion_worker.engine.opened import UNBOUNDED
 
 ANY: dict[str, Any] = {}
 

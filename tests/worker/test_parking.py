@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from textwrap import indent
 from typing import Any
 
 import orjson
@@ -68,21 +69,12 @@ NESTED = """
       output: {paid: nodes.pay.output.paid}
 """
 
-ROUNDS = """
-  input: {rows: {type: array, items: {type: integer}}}
-  nodes:
-    - name: each
-      map: {items: input.rows, as: row, template: one, concurrency: 1}
-  output: {paid: "[found.paid for found in nodes.each.output.items]"}
-  templates:
-    - name: one
-      input: {row: {type: integer}}
-      nodes:
-        - name: refine
-          with: {row: input.row}
-          loop: {template: round, next: {row: output.row}, maxIterations: 2, onExhausted: succeed}
-      output: {paid: nodes.refine.output.row}
-    - name: round
+REFINE = """    - name: refine
+      with: {row: input.row}
+      loop: {template: round, next: {row: output.row}, maxIterations: 2, onExhausted: succeed}
+  output: {paid: nodes.refine.output.row}
+"""
+ROUND = """    - name: round
       input: {row: {type: integer}}
       nodes:
         - name: review
@@ -93,15 +85,20 @@ ROUNDS = """
           transform: {row: "row + 1 if ok else 0"}
       output: {row: nodes.pay.output.row}
 """
-LOOP = """
-  input: {row: {type: integer}}
+LOOP = f"""  input: {{row: {{type: integer}}}}
   nodes:
-    - name: refine
-      with: {row: input.row}
-      loop: {template: round, next: {row: output.row}, maxIterations: 2, onExhausted: succeed}
-  output: {paid: nodes.refine.output.row}
+{REFINE}  templates:
+{ROUND}"""
+ROUNDS = f"""  input: {{rows: {{type: array, items: {{type: integer}}}}}}
+  nodes:
+    - name: each
+      map: {{items: input.rows, as: row, template: one, concurrency: 1}}
+  output: {{paid: "[found.paid for found in nodes.each.output.items]"}}
   templates:
-"""
+    - name: one
+      input: {{row: {{type: integer}}}}
+      nodes:
+{indent(REFINE, "    ")}{ROUND}"""
 
 AFTERWARDS = """
   input: {rows: {type: array, items: {type: integer}}}
@@ -216,7 +213,7 @@ async def answered(session: RunSession) -> None:
 
 
 async def test_rounds_that_ask_are_parked_by_every_driver_and_go_on_in_the_room_that_there_is() -> None:
-    store, graph = new_store(), compiled(ROUNDS.removeprefix("\n"))
+    store, graph = new_store(), compiled(ROUNDS)
     async with Process(store) as process:
         session = await opened(process, graph, [1, 2])
         await answered(session)
@@ -229,10 +226,9 @@ async def test_rounds_that_ask_are_parked_by_every_driver_and_go_on_in_the_room_
 
 
 async def test_a_run_whose_loop_asks_waits_for_people_under_every_driver() -> None:
-    inner, store = ROUNDS.index("    - name: round"), new_store()
-    spec = LOOP + ROUNDS[inner:]
+    store = new_store()
     async with Process(store) as process:
-        session = await process.open(compiled(spec.removeprefix("\n")), {"row": 1})
+        session = await process.open(compiled(LOOP), {"row": 1})
         await answered(session)
     whole = await sound(store)
     (asked_again,) = [i for i, record in enumerate(body(whole), start=1) if record.path == "/refine@002/review!open"]

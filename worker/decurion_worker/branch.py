@@ -22,7 +22,7 @@ from decurion_worker.context import Execution, RunContext
 from decurion_worker.engine.causes import still_due
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.files import leaf_layers
-from decurion_worker.engine.scopes import UNBOUNDED
+from decurion_worker.engine.opened import UNBOUNDED
 from decurion_worker.errors import ExpressionFailure, TimedOut, WorkError
 from decurion_worker.failure import Failure
 from decurion_worker.files import files_in, missing_artefact

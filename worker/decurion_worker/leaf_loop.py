@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 from decurion_crds.canonical import Json
 from decurion_ledger import Record
 from decurion_worker.context import Execution
+from decurion_worker.engine.opened import UNBOUNDED
 from decurion_worker.engine.rounds import Best, Round
-from decurion_worker.engine.scopes import UNBOUNDED
 from decurion_worker.errors import TimedOut
 from decurion_worker.failure import Failure
 from decurion_worker.files import files_in

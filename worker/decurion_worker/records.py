@@ -17,9 +17,10 @@ from decurion_ledger.workspace import Version
 from decurion_worker.context import Execution, schema_hash
 from decurion_worker.engine.actions import Decide, EndScope, GiveUp, OpenFinally, RaceLost, RaceWon, Task
 from decurion_worker.engine.ending import FINAL_OPEN
+from decurion_worker.engine.opened import Opened, timed_out
 from decurion_worker.engine.races import losers, why_lost
 from decurion_worker.engine.rounds import Round
-from decurion_worker.engine.scopes import ABANDONED, Opened, timed_out
+from decurion_worker.engine.scopes import ABANDONED
 from decurion_worker.engine.tasks import counts
 from decurion_worker.failure import Failure
 from decurion_worker.files import version_of

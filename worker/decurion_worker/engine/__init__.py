@@ -16,7 +16,8 @@ from decurion_worker.engine.actions import (
 )
 from decurion_worker.engine.approvals import Asked
 from decurion_worker.engine.engine import Engine
-from decurion_worker.engine.scopes import BranchStatus, NodeStatus, Opened, RunTime, ScopeState
+from decurion_worker.engine.opened import BranchStatus, Opened
+from decurion_worker.engine.scopes import NodeStatus, RunTime, ScopeState
 from decurion_worker.failure import Failure
 
 __all__ = [

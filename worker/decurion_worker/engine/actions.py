@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 from decurion_crds.canonical import Json
 from decurion_ledger import Record
 from decurion_worker.engine.approvals import Asked
-from decurion_worker.engine.scopes import Opened, ScopeState
+from decurion_worker.engine.opened import Opened
+from decurion_worker.engine.scopes import ScopeState
 from decurion_worker.failure import Failure
 from decurion_worker.link import ItemKind
 

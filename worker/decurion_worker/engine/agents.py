@@ -15,8 +15,9 @@ from decurion_crds.compiled import Node
 from decurion_ledger import Record
 from decurion_worker.engine.actions import Applied
 from decurion_worker.engine.consequences import Consequences
+from decurion_worker.engine.opened import Opened
 from decurion_worker.engine.parking import unpark
-from decurion_worker.engine.scopes import NodeStatus, Opened, ScopeState
+from decurion_worker.engine.scopes import NodeStatus, ScopeState
 from decurion_worker.engine.state import EngineState, base_of
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure

@@ -9,9 +9,10 @@ from decurion_worker.engine.asking import Asking
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.ending import FINAL_OPEN
 from decurion_worker.engine.files import note_files
+from decurion_worker.engine.opened import ARM, BranchStatus, Opened, RoundEnd
 from decurion_worker.engine.parking import unpark
 from decurion_worker.engine.rounds import forget_rounds
-from decurion_worker.engine.scopes import ARM, BranchStatus, NodeStatus, Opened, RoundEnd, ScopeState
+from decurion_worker.engine.scopes import NodeStatus, ScopeState
 from decurion_worker.engine.state import EngineState, base_of, loop_of
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure

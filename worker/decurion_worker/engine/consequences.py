@@ -5,9 +5,10 @@ from __future__ import annotations
 from decurion_ledger import Record
 from decurion_worker.engine.actions import EndScope, Join
 from decurion_worker.engine.ending import Ending
+from decurion_worker.engine.opened import Opened, timed_out
 from decurion_worker.engine.parking import park
 from decurion_worker.engine.races import Races
-from decurion_worker.engine.scopes import ABANDONED, NodeStatus, Opened, ScopeState, timed_out
+from decurion_worker.engine.scopes import ABANDONED, NodeStatus, ScopeState
 from decurion_worker.engine.state import EngineState
 from decurion_worker.engine.tasks import key_of
 from decurion_worker.failure import Failure

@@ -39,10 +39,11 @@ from decurion_worker.engine.applying import Applying
 from decurion_worker.engine.approvals import Approvals, Asked
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.environment import channel_values
+from decurion_worker.engine.opened import Opened
 from decurion_worker.engine.parking import rests, wake
 from decurion_worker.engine.races import apart, stands
 from decurion_worker.engine.results import Results, arms_root
-from decurion_worker.engine.scopes import NodeStatus, Opened, RunTime, ScopeState
+from decurion_worker.engine.scopes import NodeStatus, RunTime, ScopeState
 from decurion_worker.engine.state import EngineState, base_of
 from decurion_worker.engine.tasks import branch_task, loop_task, scope_task
 from decurion_worker.link import ItemKind

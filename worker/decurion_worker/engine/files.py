@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import Scope
 from decurion_ledger import Record
-from decurion_worker.engine.scopes import NodeStatus, Opened, ScopeState
+from decurion_worker.engine.opened import Opened
+from decurion_worker.engine.scopes import NodeStatus, ScopeState
 
 
 def seen_by(scope: ScopeState, name: str) -> Json:

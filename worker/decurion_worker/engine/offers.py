@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from decurion_worker.engine.scopes import Opened, ScopeState
+from decurion_worker.engine.opened import Opened
+from decurion_worker.engine.scopes import ScopeState
 from decurion_worker.engine.tasks import key_of
 from decurion_worker.link import ItemKind
 

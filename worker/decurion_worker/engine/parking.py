@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from decurion_worker.engine.scopes import NodeStatus, Opened, ScopeState
+from decurion_worker.engine.opened import Opened
+from decurion_worker.engine.scopes import NodeStatus, ScopeState
 
 
 def rests(scope: ScopeState) -> bool:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from decurion_ledger import Record
 from decurion_worker.engine.actions import GiveUp, RaceLost, RaceWon
-from decurion_worker.engine.scopes import NodeStatus, Opened, ScopeState
+from decurion_worker.engine.opened import Opened
+from decurion_worker.engine.scopes import NodeStatus, ScopeState
 from decurion_worker.engine.state import EngineState
 from decurion_worker.errors import LogCorrupt, TooFewEndedWell
 from decurion_worker.failure import Failure

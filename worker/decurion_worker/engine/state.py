@@ -10,8 +10,9 @@ from decurion_worker.engine.actions import Decision, Outcome, Task
 from decurion_worker.engine.approvals import Approvals
 from decurion_worker.engine.causes import asking_nodes
 from decurion_worker.engine.offers import Offers
+from decurion_worker.engine.opened import BranchStatus, Opened
 from decurion_worker.engine.results import Results
-from decurion_worker.engine.scopes import BranchStatus, Opened, RunTime, ScopePlan, ScopeState
+from decurion_worker.engine.scopes import RunTime, ScopePlan, ScopeState
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure
 

@@ -9,9 +9,10 @@ from decurion_crds.compiled import FINALLY
 from decurion_worker.engine.actions import Task
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.files import left_by, opened_with, seen_by
+from decurion_worker.engine.opened import Opened
 from decurion_worker.engine.results import arms_root
 from decurion_worker.engine.rounds import Round
-from decurion_worker.engine.scopes import Opened, ScopeState
+from decurion_worker.engine.scopes import ScopeState
 from decurion_worker.link import ItemKind, WorkItem
 
 SUFFIX: dict[ItemKind, str] = {"node": "", "writes": "!writes", "otherwise": "!otherwise", "join": "!join"}

@@ -14,7 +14,7 @@ from decurion_crds.canonical import Json
 from decurion_ledger import Record, SlotReader, Values, branch_key
 from decurion_ledger.lists import ListBuilder
 from decurion_ledger.values import form_of
-from decurion_worker.engine.scopes import BranchStatus
+from decurion_worker.engine.opened import BranchStatus
 
 BLOBS = 16
 """Finished blobs that are held before they are stored."""
