@@ -77,7 +77,7 @@ def resolve(root: Module, draft: GraphDraft, around: Around, report: Report) -> 
     """Adds the scopes of a graph, and of those that it refers to, to `draft`. What is refused is in the report and left
     out.
     """
-    library = Library(root, around, report, agents=draft.resources["Agent"])
+    library = Library(root, around, report, agents=draft.resources.get("Agent", {}))
     for owner, module in library.pending():
         _Resolver(module, owner, draft, library, report).graph()
 
