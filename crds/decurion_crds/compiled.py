@@ -25,7 +25,8 @@ Prefer = Literal["first", "last", "error"]
 
 
 FINALLY = "finally"
-"""The name among a graph's `templates` of the scope of its `finally`. A keyword of Python: no template has it."""
+"""The name among a graph's `templates` of the scope of its `finally`; that of the template `one` is `one/finally`. A
+keyword of Python: no template and no node has this name."""
 
 
 WORKSPACE = "workspace"
@@ -445,8 +446,9 @@ class Scope(_Compiled):
 
     `input_schema` and `output_schema` are object schemas (`output_schema` is free where `output` is `$value`).
     `output` maps names to expressions, or the single name `$value` to one. `leaf` says that this scope runs whole on
-    one runner: no map, no approval and no `join` is reachable from it, also not by the templates of its `graph` nodes.
-    `digest` covers everything in the scope and below it.
+    one runner: no map, approval, `join` or `finally` is reachable from it, also not by the templates of its `graph`
+    nodes. `digest` covers everything in the scope and below it. `final` names the scope of the `finally` of a template
+    or of a graph that another one runs: it runs when the nodes have ended, before whoever runs the scope goes on.
     """
 
     input_schema: Schema = Field(alias="inputSchema")
@@ -456,6 +458,7 @@ class Scope(_Compiled):
     output: dict[str, Expr]
     output_schema: Schema = Field(alias="outputSchema")
     leaf: bool
+    final: str | None = Field(default=None, exclude_if=lambda value: value is None)
     digest: str = ""
 
     @cached_property

@@ -70,6 +70,8 @@ def scope_title(name: str) -> str:
         return name
     if name.startswith("agent:"):
         return f"agent {name.removeprefix('agent:')}"
+    if name.endswith(f"/{FINALLY}"):
+        return f"{FINALLY} of {scope_title(name.removesuffix(f'/{FINALLY}'))}"
     if not name.startswith("graph:"):
         return f"template {name}"
     graph, _, template = name.removeprefix("graph:").partition("/")

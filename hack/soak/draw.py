@@ -84,8 +84,8 @@ class Writer:
         numbers = [self.number(0, 6) for _ in range(self.number(1, most))]
         return ", ".join(f"{{tool: look, arguments: {{k: {k}}}}}" for k in numbers)
 
-    def final(self) -> str:
-        """Nodes that run when the others have ended, one that may fail among them."""
+    def final(self, indent: str = "") -> str:
+        """Nodes that run when the others of a scope have ended, one that may fail among them where another has."""
         odd = "raise ValueError('no')" if self.chance(4) else "pass"
         lines = [
             "  finally:",
@@ -100,7 +100,7 @@ class Writer:
             '      with: {a: "nodes.f0.output.v if nodes.f0.output else 0"}',
             '      transform: {v: "a + 1"}',
         ]
-        return "".join(f"{line}\n" for line in lines)
+        return "".join(f"{indent}{line}\n" for line in lines)
 
     def used(self, text: str) -> set[str]:
         found = {t.name for t in self.templates if f"template: {t.name}" in text}
@@ -112,6 +112,8 @@ class Writer:
         made = Template(name, depth, wide=self.chance(3))
         pad = "\"'p' * 9000\"" if made.wide else "\"''\""
         body, made.fallible = self.body("    ", depth=depth, fails=True, more=f", pad: {pad}")
+        # Nothing with a finally inside may be given up in a race.
+        body += self.final("    ") if not self.timed and self.chance(4) else ""
         made.text = f"    - name: {name}\n      input: {{k: {{type: integer}}}}\n" + body
         return made
 

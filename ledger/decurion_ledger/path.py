@@ -8,7 +8,7 @@
     round  = 3*DIGIT, from 001, without leading zeros when longer than three
     turn   = "#turn-" 4*DIGIT [ "." 2*DIGIT ], without leading zeros when longer than four and two
     call   = a turn with its second part; of the last step only before a mark
-    mark   = "!open" | "!join" | "!output" | "!otherwise" | "!writes"
+    mark   = "!open" | "!join" | "!output" | "!otherwise" | "!writes" | "!result"
 
 `/` is the run's root scope, `/extract` a node, `/extract[00017]` branch 17 of a map and the scope inside it,
 `/extract[00017]/read` a node in that scope. A mark names a step of the scope or node itself: `/extract!open`
@@ -19,8 +19,9 @@ runs, and `/review!output` that graph's end. `/refine@003` is round 3 of a loop 
 `/refine@003!open` what that round starts from where it is not the first, `/refine@003!output` its end, and
 `/refine!join` that of the loop. `/find#turn-0003` is turn 3 of an agent, and `/find#turn-0003.02` the second call of a
 tool in it; where that tool is a graph, `/find#turn-0003.02/read` is a node of it, and `/find#turn-0003.02!output` its
-end. The canonical text is the identity: two paths are equal iff their texts are, and order of paths means order
-of texts by code point.
+end. `/finally` is the scope of the run's `finally`, and `/extract[00017]/finally` that of the branch's, which begins
+with its `!open`; `/extract[00017]!result` is what such a branch came to before its `finally` ran. The canonical text is
+the identity: two paths are equal iff their texts are, and order of paths means order of texts by code point.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Literal, TypeAlias, cast
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_ledger.errors import BadPath
 
-Mark: TypeAlias = Literal["", "open", "join", "output", "otherwise", "writes"]
+Mark: TypeAlias = Literal["", "open", "join", "output", "otherwise", "writes", "result"]
 
 MAX_TEXT = 1024
 _NAME = re.compile(r"[a-z][a-zA-Z0-9_]{0,62}")
@@ -44,7 +45,7 @@ _STEP = re.compile(
 )
 _TURN = re.compile(r"turn-([0-9]{4}|[1-9][0-9]{4,8})(?:\.([0-9]{2}|[1-9][0-9]{2,8}))?")
 _KEY = re.compile(r"[0-9a-f]{32}")
-_MARKS = frozenset({"open", "join", "output", "otherwise", "writes"})
+_MARKS = frozenset({"open", "join", "output", "otherwise", "writes", "result"})
 
 
 def branch_key(key: Json) -> str:
@@ -103,7 +104,9 @@ class LedgerPath:
             return cls(steps, turn=_parse_turn(text[last + 1 :], text))
         body, bang, mark = text[1:].partition("!")
         if bang and mark not in _MARKS:
-            raise BadPath(text, "after ! stands open, join, output, otherwise or writes, and nothing after that")
+            raise BadPath(
+                text, "after ! stands open, join, output, otherwise, writes or result, and nothing after that"
+            )
         return cls(_parse_steps(body, text) if body else (), cast(Mark, mark))
 
     def __str__(self) -> str:

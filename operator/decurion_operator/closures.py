@@ -188,7 +188,7 @@ def _schema_owners(value: object) -> Iterator[str]:
 def _nodes(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for scope in (spec, *_objects(spec.get("templates"))):
         yield from _objects(scope.get("nodes"))
-    yield from _objects(spec.get("finally"))
+        yield from _objects(scope.get("finally"))
 
 
 def _objects(value: object) -> list[Mapping[str, Any]]:

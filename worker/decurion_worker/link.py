@@ -26,7 +26,7 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record
 from decurion_worker.failure import Failure
 
-ItemKind = Literal["node", "branch", "output", "writes", "otherwise", "join", "loop", "round"]
+ItemKind = Literal["node", "branch", "output", "result", "writes", "otherwise", "join", "loop", "round"]
 
 
 @dataclass(frozen=True, slots=True)

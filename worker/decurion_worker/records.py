@@ -16,7 +16,7 @@ from decurion_ledger import core_hash as hash_core
 from decurion_ledger.workspace import Version
 from decurion_worker.context import Execution, schema_hash
 from decurion_worker.engine.actions import Decide, EndScope, GiveUp, OpenFinally, RaceLost, RaceWon, Task
-from decurion_worker.engine.ending import FINAL_OPEN
+from decurion_worker.engine.finals import FINAL_MARK
 from decurion_worker.engine.opened import Opened, timed_out
 from decurion_worker.engine.races import losers, why_lost
 from decurion_worker.engine.rounds import Round
@@ -304,7 +304,7 @@ async def finally_opened(
         values,
         run,
         type="scope_opened",
-        path=FINAL_OPEN,
+        path=f"{begun.scope.path}{FINAL_MARK}",
         node=scope.digest,
         parents=begun.parents,
         input=None,
@@ -315,17 +315,21 @@ async def finally_opened(
 
 
 async def scope_ended(values: Values, run: str, ended: EndScope, *, envelope: Mapping[str, Json]) -> Record:
-    """The end of a branch or graph that failed."""
+    """The end of a branch, graph or round that failed, or whose `finally` has ended."""
     scope = ended.scope
+    well = scope.result if ended.failure is None else None
+    ends = scope.final.ends(node.name for node in scope.final.scope.nodes) if well and scope.final else ()
+    parents = (*ends, (f"{scope.path}!result", well.core)) if well is not None else scope.start()
     built = await build(
         values,
         run,
         type="commit",
         path=f"{scope.path}!output",
         node=scope.scope.digest,
-        parents=scope.start(),
-        input=await values.near(scope.input),
-        value=None,
+        parents=tuple(sorted(parents)),
+        input=None if well is not None else await values.near(scope.input),
+        value=well.output if well is not None else None,
+        files=Version.from_json(well.files) if well is not None and well.files is not None else None,
         failure=ended.failure,
         schema=schema_hash(scope.scope.output_schema),
         envelope=envelope,

@@ -285,7 +285,7 @@ class Runner:
 
     async def _work_node(self, context: RunContext, item: WorkItem, emit: Emitter) -> None:
         envelope: dict[str, Json] = {"lease": item.lease, "worker": self.name}
-        if item.kind == "output":
+        if item.kind in ("output", "result"):
             await emit(await self._output(context, item, envelope), True)
             return
         node = context.scope(item.template).by_name[item.node]
@@ -339,7 +339,7 @@ class Runner:
             context.values,
             item.run,
             type="commit",
-            path=f"{item.scope or '/'}!output",
+            path=f"{item.scope or '/'}!{item.kind}",
             node=scope.digest,
             parents=item.parents,
             input=None,

@@ -599,7 +599,8 @@ class RunSession:
             case GiveUp():
                 return await skipped(values, run, decision, envelope=signed)
             case OpenFinally():
-                return await finally_opened(values, run, self.graph.templates[FINALLY], decision, envelope=signed)
+                final = self.graph.templates[decision.scope.scope.final or FINALLY]
+                return await finally_opened(values, run, final, decision, envelope=signed)
             case EndScope():
                 return await scope_ended(values, run, decision, envelope=signed)
             case Close():

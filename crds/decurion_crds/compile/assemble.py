@@ -8,7 +8,6 @@ from decurion_crds.compile.approvals import approval_of
 from decurion_crds.compile.digest import node_digest, scope_digest
 from decurion_crds.compile.draft import SCOPE_NAMES, ChannelDraft, GraphDraft, NodeDraft, ScopeDraft, Site, Use
 from decurion_crds.compile.files import load_of
-from decurion_crds.compile.finals import FINALLY
 from decurion_crds.compile.infer import Typed
 from decurion_crds.compile.order import Order
 from decurion_crds.compile.refs import OWN, Env, inside, instance_name
@@ -73,8 +72,8 @@ class _Assembly:
     def graph(self) -> CompiledGraph:
         limits = self._spec_of_graph.limits
         root = self._scope(self._draft.root, OWN)
-        if FINALLY in self._draft.scopes:
-            self._scope(self._draft.scopes[FINALLY], OWN)
+        if self._draft.root.final is not None:
+            self._scope(self._draft.root.final, OWN)
         used = {name: scope for name, scope in sorted(self._done.items()) if name}
         return CompiledGraph(
             name=self._draft.name,
@@ -115,6 +114,7 @@ class _Assembly:
         order = self._orders[draft.name]
         nodes = tuple(self._node(draft, node, order, env) for node in draft.nodes.values())
         channels = [_channel(channel) for channel in draft.channels.values()]
+        final = self._final(draft, env)
         scope = Scope.model_validate(
             {
                 "inputSchema": draft.input,
@@ -123,11 +123,20 @@ class _Assembly:
                 "order": order.names,
                 "output": _exprs(draft.output),
                 "outputSchema": self._typed.scopes[draft.name],
-                "leaf": all(self._leaf(node) for node in nodes),
+                "leaf": final is None and all(self._leaf(node) for node in nodes),
+                "final": final,
             }
         )
-        self._done[name] = scope.model_copy(update={"digest": scope_digest(scope)})
+        digest = scope_digest(scope, final=self._done[final] if final is not None else None)
+        self._done[name] = scope.model_copy(update={"digest": digest})
         return self._done[name]
+
+    def _final(self, draft: ScopeDraft, env: Env) -> str | None:
+        """The scope of the `finally` of a scope that is not the root, by its name in the compiled graph."""
+        if draft.final is None or draft is self._draft.root:
+            return None
+        self._scope(draft.final, env)
+        return instance_name(draft.final, env)
 
     def _leaf(self, node: Node) -> bool:
         if node.map is not None or node.approval is not None or node.join is not None:

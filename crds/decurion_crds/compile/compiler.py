@@ -11,7 +11,7 @@ from decurion_crds.compile.builtin import BUILTIN
 from decurion_crds.compile.channels import check_orders
 from decurion_crds.compile.draft import GraphDraft
 from decurion_crds.compile.effects import check_races, check_reachable, check_unused
-from decurion_crds.compile.finals import FINALLY
+from decurion_crds.compile.finals import check_given_up
 from decurion_crds.compile.infer import infer
 from decurion_crds.compile.order import order_scope
 from decurion_crds.compile.refs import Around, Module, check_resources
@@ -87,6 +87,7 @@ def compile_graph(
     check_templates(draft, report)
     if not shared:
         check_schemas(graph, (module.graph for module in graphs.values()), report)
+    check_given_up(draft, orders, report)
     check_resources(draft, report)
     files = graph.spec.workspace
     writes = check_workspaces(draft, orders, report, artefacts=files.artefacts if files is not None else ())
@@ -94,8 +95,7 @@ def compile_graph(
         check_orders(scope, report)
         check_races(scope, orders[name], report)
         check_reachable(scope, orders[name], report)
-        final = None if name else draft.scopes.get(FINALLY)
-        check_unused(scope, report, files=writes.names(scope), final=final)
+        check_unused(scope, report, files=writes.names(scope), final=scope.final)
     typed = infer(draft, orders, checker, report)
     if report.failed:
         return Compilation(None, report.findings)

@@ -48,9 +48,11 @@ def node_digest(
     return digest("node/v0", canonical({"node": own, "template": scope, "model": model}))
 
 
-def scope_digest(scope: Scope) -> str:
-    """The digest of a scope whose nodes have theirs."""
+def scope_digest(scope: Scope, *, final: Scope | None = None) -> str:
+    """The digest of a scope whose nodes have theirs, and so has its `final`."""
     own = _plain(scope.to_json())
+    if final is not None:
+        own["final"] = final.digest
     own["nodes"] = [[node.name, node.digest] for node in scope.nodes]
     for key in ("digest", "order", "leaf"):
         own.pop(key, None)

@@ -191,9 +191,9 @@ class NodeDraft:
 class ScopeDraft:
     """The root (`name` is ""), a template, or another graph with its templates: `graph` is "" for the compiled one's.
     `refused` holds names of output fields that were refused, `switches` those of the nodes that are switches. The
-    `input` of an `open` one is inferred from the one node that runs it. `outer` is the root where this is its
-    `finally`. `doubtful` says that there is a finding about what runs when, so that nothing is said about what is None
-    because of it. `source` is where the files of the run come from.
+    `input` of an `open` one is inferred from the one node that runs it. `final` is the scope of its `finally`, and
+    `outer` of that the scope whose it is. `doubtful` says that there is a finding about what runs when, so that nothing
+    is said about what is None because of it. `source` is where the files of the run come from.
     """
 
     name: str
@@ -208,6 +208,7 @@ class ScopeDraft:
     refused: set[str] = field(default_factory=set)
     switches: frozenset[str] = frozenset()
     source: Site | None = None
+    final: ScopeDraft | None = None
     outer: ScopeDraft | None = None
     doubtful: bool = False
 

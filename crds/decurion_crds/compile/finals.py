@@ -1,16 +1,17 @@
-"""The `finally` of a graph: what its nodes may not be, and what they know of how the run ended."""
+"""The `finally` of a graph or template: what its nodes may not be, and what they know of how the others ended."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from decurion_crds.compile.draft import ScopeDraft
+from decurion_crds.compile.draft import GraphDraft, ScopeDraft
+from decurion_crds.compile.order import Order
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compiled import FINALLY, Schema
 from decurion_crds.expressions.shapes import nullable, record
 from decurion_crds.v1alpha1 import Node
 
-__all__ = ["ENDED_RUN", "FINALLY", "check_finals"]
+__all__ = ["ENDED_RUN", "FINALLY", "check_finals", "check_given_up", "final_name"]
 
 _TEXT: Schema = {"type": "string"}
 _FAILURE: Schema = {
@@ -29,6 +30,34 @@ ENDED_RUN: Schema = {
     ),
 }
 """`run` as nodes of `finally` see it."""
+
+
+def final_name(scope: str) -> str:
+    """The name in the draft of the scope of the `finally` of the scope of this name."""
+    return f"{scope}/{FINALLY}" if scope else FINALLY
+
+
+def check_given_up(draft: GraphDraft, orders: Mapping[str, Order], report: Report) -> None:
+    """That nothing with a `finally` inside may be given up in a race: it would have to run, and the race to wait."""
+    has: dict[str, bool] = {}
+
+    def final(scope: ScopeDraft) -> bool:
+        if scope.name not in has:
+            below = (draft.scopes[use.scope] for node in scope.nodes.values() for use in node.uses())
+            has[scope.name] = scope.final is not None or any(final(one) for one in below)
+        return has[scope.name]
+
+    for scope in draft.scopes.values():
+        racers = {name for node in scope.nodes.values() if node.race is not None for name in node.race.racers}
+        lost = racers.union(*(orders[scope.name].ancestors[name] for name in racers))
+        for node in scope.nodes.values():
+            for use in node.uses() if node.name in lost else ():
+                if final(draft.scopes[use.scope]):
+                    message = (
+                        f"the {use.shown} has a finally, and {node.name} may be given up in a race, which is not built "
+                        "yet; remove join from the node that it races for, or do in a node what finally does"
+                    )
+                    report.add("NOT-SUPPORTED", use.spot, message)
 
 
 def check_finals(nodes: Sequence[Node], root: ScopeDraft, spot: Spot, report: Report) -> None:

@@ -135,7 +135,8 @@ class _Inference:
         roots = {path.partition(".")[0] for path in site.parsed.expr.reads}
         names: dict[str, Schema | None] = {}
         if "input" in roots:
-            given: Schema | None = (yield self._open[scope.name]) if scope.name in self._open else scope.input
+            name = scope.name if scope.outer is None else scope.outer.name
+            given: Schema | None = (yield self._open[name]) if name in self._open else scope.input
             names["input"] = {"title": "input", **given} if given is not None else None
         if "run" in roots:
             names["run"] = RUN if scope.outer is None else ENDED_RUN
@@ -158,8 +159,11 @@ class _Inference:
         conditions, known = self._orders[scope.name].conditions, self._known(scope, node, site)
         found: dict[str, Schema] = {}
         for name in dict.fromkeys(site.reads("nodes")):
-            before = scope.outer is not None and name in scope.outer.nodes
-            output: Schema | None = yield self._outputs["" if before else scope.name, name]
+            outer = scope.outer
+            before = outer is not None and name in outer.nodes
+            output: Schema | None = yield self._outputs[
+                outer.name if outer is not None and before else scope.name, name
+            ]
             if output is None:
                 return None
             if before or conditions.may_be_none(name, known):

@@ -178,6 +178,8 @@ def check_resources(draft: GraphDraft, report: Report) -> None:
         if (name := instance_name(scope, env)) in seen:
             continue
         seen.add(name)
+        if scope.final is not None:
+            due.append((scope.final, env))
         for node in scope.nodes.values():
             apart = node.agent is not None and node.agent.apart
             for kind, ref, spot in resource_refs(node):

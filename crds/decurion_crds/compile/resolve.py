@@ -23,7 +23,7 @@ from decurion_crds.compile.draft import (
     View,
 )
 from decurion_crds.compile.files import TEXT, check_items_from, check_load
-from decurion_crds.compile.finals import FINALLY, check_finals
+from decurion_crds.compile.finals import check_finals, final_name
 from decurion_crds.compile.loops import ROUND_NAMES, check_block
 from decurion_crds.compile.refs import ROOT, Around, Library, Module, scope_name
 from decurion_crds.compile.report import Report, Spot
@@ -111,14 +111,10 @@ class _Resolver:
             spot = top.below("templates").item(i, template.name)
             name = scope_name(self._owner, template.name)
             self._draft.scopes.setdefault(name, self._scope(name, template, spot))
-        if self._owner == ROOT and self._spec.finally_:
-            self._final(top)
-        elif self._spec.finally_:
-            message = (
-                "finally of a graph that another one runs is not built yet; write it into the finally of the graph "
-                "that is run, or run this graph by itself"
-            )
-            self._report.add("NOT-SUPPORTED", top.below("finally"), message)
+        self._final(scope_name(self._owner), self._spec.finally_, top)
+        for i, template in enumerate(self._spec.templates):
+            spot = top.below("templates").item(i, template.name)
+            self._final(scope_name(self._owner, template.name), template.finally_, spot)
 
     def _scope(self, name: str, body: TaskGraphSpec | Template, spot: Spot) -> ScopeDraft:
         scope = ScopeDraft(name, spot, self._fields(body.input, spot.below("input")), graph=self._owner)
@@ -144,13 +140,16 @@ class _Resolver:
             scope.nodes.setdefault(node.name, self._node(node, spot.item(i, node.name), scope, known))
         assign_cases(scope, self._report)
 
-    def _final(self, top: Spot) -> None:
-        """The scope of `finally`. It sees what the root has, and its own nodes."""
-        root, nodes = self._draft.root, self._spec.finally_
-        scope = self._draft.scopes[FINALLY] = ScopeDraft(FINALLY, top, root.input, channels=root.channels, outer=root)
-        check_finals(nodes, root, top.below("finally"), self._report)
-        known = [*root.nodes, *(node.name for node in nodes)]
-        self._nodes(scope, nodes, top.below("finally"), known)
+    def _final(self, name: str, nodes: Sequence[Node], spot: Spot) -> None:
+        """The scope of the `finally` of a scope. It sees what that has, and its own nodes."""
+        outer = self._draft.scopes[name]
+        if not nodes or outer.final is not None:
+            return
+        scope = ScopeDraft(final_name(name), spot, outer.input, graph=self._owner, channels=outer.channels, outer=outer)
+        outer.final = self._draft.scopes[scope.name] = scope
+        check_finals(nodes, outer, spot.below("finally"), self._report)
+        known = [*outer.nodes, *(node.name for node in nodes)]
+        self._nodes(scope, nodes, spot.below("finally"), known)
 
     def _names(self, names: Iterable[str], spot: Spot, what: str) -> None:
         seen: set[str] = set()

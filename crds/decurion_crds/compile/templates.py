@@ -32,7 +32,9 @@ def check_templates(draft: GraphDraft, report: Report) -> None:
 
 
 def _inner(scope: ScopeDraft) -> list[tuple[NodeDraft, Use]]:
-    return [(node, use) for node in scope.nodes.values() for use in node.uses()]
+    """The uses of other scopes in a scope and in its `finally`."""
+    nodes = [*scope.nodes.values(), *(scope.final.nodes.values() if scope.final is not None else ())]
+    return [(node, use) for node in nodes for use in node.uses()]
 
 
 def _check_recursion(draft: GraphDraft, report: Report) -> None:
@@ -114,7 +116,7 @@ class _Sizes:
         return self._nodes[name]
 
     def _count(self, scope: ScopeDraft) -> int | None:
-        total = len(scope.nodes)
+        total = len(scope.nodes) + (len(scope.final.nodes) if scope.final is not None else 0)
         for node, use in _inner(scope):
             below = self._unfolded(use.scope) if node.kind in ("graph", "loop") else 0
             if below is None:
@@ -142,7 +144,7 @@ class _Sizes:
             if None in inside:
                 return None
             below = max((length for length in inside if length is not None), default=_MARK)
-            before = len(f"/{FINALLY}/" if scope.outer is not None else "/")
+            before = len("/")
             more = {"map": _BRANCH, "loop": _ROUND, "agent": _CALL}.get(node.kind, 0)
             length = before + len(node.name) + more + below
             longest = max(longest, length)
@@ -153,6 +155,9 @@ class _Sizes:
                 )
                 self._report.add("SPEC-TOO-LARGE", node.spot, message)
                 return None
+        if scope.final is not None:
+            last = self._longest(scope.final.name)
+            return None if last is None else max(longest, len(f"/{FINALLY}") + last)
         return longest
 
 

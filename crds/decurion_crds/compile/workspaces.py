@@ -66,7 +66,8 @@ class Writes:
         found = (
             [one for inner in (body.nodes.values() if body else ()) if (one := self.of(body, inner))] if body else []
         )
-        if not found:
+        final = body.final if body is not None else None
+        if not found and not (final and any(self.of(final, inner) for inner in final.nodes.values())):
             return None
         write = tuple(dict.fromkeys(glob for one in found for glob in one.write))
         block = node.model.map.workspace if node.model.map is not None else None
@@ -100,6 +101,7 @@ def check_workspaces(
     for name, scope in draft.scopes.items():
         for node in scope.nodes.values():
             _check_node(scope, node, writes, report)
+        _check_finally(scope, writes, report)
         _check_races(scope, orders[name], writes, report)
     _check_tools(draft, writes, report)
     _check_source(draft.root, report)
@@ -124,6 +126,18 @@ def _check_node(scope: ScopeDraft, node: NodeDraft, writes: Writes, report: Repo
         report.add("FIELD-VALUE", node.spot.below("map", "workspace"), message)
 
 
+def _check_finally(scope: ScopeDraft, writes: Writes, report: Report) -> None:
+    """What the `finally` of a template writes is in no version that anybody sees."""
+    if scope.outer is None or not scope.outer.name:
+        return
+    for node in scope.nodes.values():
+        found = writes.of(scope, node)
+        if found is not None and found.write:
+            spot = node.spot.below("workspace") if node.model.workspace else node.spot
+            message = "nobody sees what finally of a template writes; write it in a node of the template, or only read"
+            report.add("FIELD-VALUE", spot, message)
+
+
 def _check_races(scope: ScopeDraft, order: Order, writes: Writes, report: Report) -> None:
     found = {node.name: one.write for node in scope.nodes.values() if (one := writes.of(scope, node)) and one.write}
     for first, second in combinations(found, 2):
@@ -145,6 +159,8 @@ def _check_tools(draft: GraphDraft, writes: Writes, report: Report) -> None:
 
     def touched(scope: ScopeDraft, seen: set[str]) -> Iterator[str]:
         seen.add(scope.name)
+        if scope.final is not None:
+            yield from touched(scope.final, seen)
         for node in scope.nodes.values():
             if writes.of(scope, node) is not None:
                 yield node.name

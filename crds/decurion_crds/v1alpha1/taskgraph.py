@@ -61,6 +61,10 @@ _FINALLY_TEXT = (
     "Nodes that run when all others have ended: after success, failure, a time-out, and cancel: CancelAndFinally. They "
     "also see run.outcome, run.failure, and every node's output, which is None where there is none."
 )
+_SCOPE_FINALLY_TEXT = (
+    "Nodes that run when all others of the template have ended, whether well or not: in each item, each round, each "
+    "run of it, before whoever runs it goes on. They also see run.outcome and run.failure, those of the template."
+)
 _NODES_TEXT = "The nodes. What a node reads orders it; the order in the file decides only merges."
 
 
@@ -435,9 +439,11 @@ class Template(Model):
     )
     nodes: Annotated[list[Node], named(min_length=1, max_length=MAX_NODES)] = Field(description=_NODES_TEXT)
     output: Fields = Field(default_factory=dict, description=_OUTPUT_TEXT)
+    finally_: Annotated[list[Node], named(max_length=MAX_FINALS)] = Field(
+        default_factory=list, description=_SCOPE_FINALLY_TEXT
+    )
 
     later: ClassVar[Mapping[str, str]] = {
-        "finally": "write it into the graph's own finally, which runs when the whole run ends",
         "workspace": "write it into the graph: a template works on the files of the node that runs it",
         "limits": "use timeoutSeconds of the nodes",
     }

@@ -57,7 +57,7 @@ class Results:
             self.arms.setdefault(unit[: unit.rfind("[")], {})[unit] = arm
             del self.units[unit]
         elif path.endswith("!output") and failed:
-            for inner in [inner for inner in mine if inner.startswith(f"{ended}/")]:
+            for inner in [inner for inner in mine if inner.startswith(f"{ended}/") or inner == f"{ended}!result"]:
                 del mine[inner]
         elif path.endswith("!join") and failed and "arms" not in core:
             # How many rounds a loop that failed had depends on time: its end stands for them.

@@ -40,10 +40,10 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class EndScope:
-    """A branch or graph scope that failed: its `!output` record says so."""
+    """A branch or graph scope that failed, or whose `finally` has ended: its `!output` record says so."""
 
     scope: ScopeState
-    failure: Failure
+    failure: Failure | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,22 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class OpenFinally:
-    """The nodes have ended, and how: `finally` begins. `parents` are the records that ended them."""
+    """The nodes of a scope have ended, and how: its `finally` begins. `parents` are the records that ended them, with
+    that of what they came to; else the one that opened the scope.
+    """
 
+    scope: ScopeState
     outcome: Outcome
     failure: Failure | None
     parents: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, scope: ScopeState, outcome: Outcome, failure: Failure | None) -> OpenFinally:
+        """What is due now: records that come between this and its own are none of its parents, live and replayed."""
+        ends = list(scope.cores.values())
+        if scope.result is not None:
+            ends.append((f"{scope.path}!result", scope.result.core))
+        return cls(scope, outcome, failure, tuple(sorted(ends)) or scope.start())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from decurion_worker.engine.asking import Asking
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.ending import FINAL_OPEN
 from decurion_worker.engine.files import note_files
+from decurion_worker.engine.finals import FINAL_MARK
 from decurion_worker.engine.opened import ARM, BranchStatus, Opened, RoundEnd
 from decurion_worker.engine.parking import unpark
 from decurion_worker.engine.rounds import forget_rounds
@@ -62,6 +63,8 @@ class Applying:
             case "close":
                 self._state.closed = record.envelope["outcome"]
                 self._state.decisions.clear()
+            case "turn" | "effect_intended" | "effect_settled" | "attempt_failed":
+                self._then.finals.touch(record.path, self.inner)
             case _:
                 return
 
@@ -73,6 +76,11 @@ class Applying:
         if record.path == FINAL_OPEN:
             self._then.start(self._then.ending.opened(record, applied.value))
             self._then.ending.settle()
+        elif record.path.endswith(FINAL_MARK):
+            self._then.start(self._then.finals.opened(self._around(base), record, applied.value))
+            self._then.ending.settle()
+        elif mark == "!result":
+            self._apply_scope_result(self._around(f"{base}/"), applied, failure)
         elif mark == "!output" and base in ("", "/"):
             self._apply_run_output(applied, failure)
         elif mark == "!output" and (base.endswith("]") or base in self._state.opened):
@@ -116,9 +124,27 @@ class Applying:
             raise LogCorrupt(base, "no scope that is open holds this path")
         return None
 
+    def _around(self, base: str) -> ScopeState:
+        """The scope that a path lies in, which is entered where a replay has not yet."""
+        self.inner(base)
+        return self._state.scopes[base.rpartition("/")[0]]
+
+    def _apply_scope_result(self, scope: ScopeState, applied: Applied, failure: Failure | None) -> None:
+        """What a scope came to whose `finally` is next."""
+        record = applied.record
+        self._taken_back(scope, record.path)
+        if failure is not None:
+            scope.failures["!output"] = failure
+            self._then.settle(scope)
+        else:
+            scope.result = RoundEnd(applied.value, record.core_hash, record.envelope.get("workspace"))
+            self._then.finals.begin(scope, "succeeded", None)
+        self._then.ending.settle()
+
     def _apply_node(self, base: str, mark: str, applied: Applied, failure: Failure | None) -> None:
         record = applied.record
         scope, name = self._state.node_at(base)
+        scope.begun = True
         for channel, value in (applied.writes or {}).items():
             scope.writes.setdefault(channel, {})[name] = value
         if record.type == "skip" and name in scope.lost:
@@ -250,6 +276,7 @@ class Applying:
 
     def _apply_opened(self, base: str, applied: Applied) -> None:
         scope, name = self._state.node_at(base)
+        scope.begun = True
         node = scope.scope.by_name[name]
         if node.approval is not None:
             self._taken_back(scope, base)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from decurion_crds.compiled import CompiledGraph, Scope
+from decurion_crds.compiled import CompiledGraph, Node, Scope
 
 NOBODY: frozenset[str] = frozenset()
 
@@ -40,9 +40,12 @@ def asking_nodes(graph: CompiledGraph) -> Mapping[str, frozenset[str]]:
     def of(template: str) -> frozenset[str]:
         if template not in found:
             nodes = graph.templates[template].nodes
-            asks = (node for node in nodes if node.approval is not None or any(map(of, node.inner)))
-            found[template] = frozenset(node.name for node in asks)
+            found[template] = frozenset(node.name for node in nodes if node.approval is not None or inside(node))
         return found[template]
+
+    def inside(node: Node) -> bool:
+        finals = (final for name in node.inner if (final := graph.templates[name].final) is not None)
+        return any(map(of, node.inner)) or any(map(of, finals))
 
     for template in graph.templates:
         of(template)

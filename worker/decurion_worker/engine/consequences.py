@@ -5,6 +5,7 @@ from __future__ import annotations
 from decurion_ledger import Record
 from decurion_worker.engine.actions import EndScope, Join
 from decurion_worker.engine.ending import Ending
+from decurion_worker.engine.finals import Finals, in_finally
 from decurion_worker.engine.opened import Opened, timed_out
 from decurion_worker.engine.parking import park
 from decurion_worker.engine.races import Races
@@ -19,7 +20,8 @@ class Consequences:
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
-        self.ending = Ending(state)
+        self.finals = Finals(state, self)
+        self.ending = Ending(state, self.finals)
         self.races = Races(state, self)
 
     def start(self, scope: ScopeState) -> None:
@@ -104,29 +106,38 @@ class Consequences:
     def abandon(self, home: Opened) -> None:
         """Nobody needs what runs of a map or graph that failed: it ends as soon as that is given back."""
         under = tuple(f"{home.path}{mark}" for mark in "[/!@")
-        self._state.abandoned += [key for key in self._state.out if key == home.path or key.startswith(under)]
+        self._state.abandoned += [
+            key
+            for key in self._state.out
+            if key == home.path or (key.startswith(under) and not in_finally(key[len(home.path) :]))
+        ]
 
     def settle(self, scope: ScopeState) -> None:
         """End a scope in which nothing can happen any more."""
         if scope.ended or self._state.closed is not None or self.ending.is_over(scope.path):
             return
         if scope.before is not None:
-            if scope.left == 0:
+            if scope.left > 0:
+                self._rest(scope)
+            elif scope is self._state.final:
                 self.ending.finished(scope)
             else:
-                self._rest(scope)
+                self.finals.finished(scope)
+            return
+        if scope.finishes:
             return
         if scope.halted:
             if scope.running == 0:
-                scope.ended = True
-                failure = _why(scope)
+                failure = why(scope)
                 if scope.owner is None:
+                    scope.ended = True
                     self.ending.nodes_ended("failed", failure)
-                else:
+                elif not self.finals.begin(scope, "failed", failure):
+                    scope.ended = True
                     self._state.decisions[f"{scope.path}!output"] = EndScope(scope, failure)
         elif scope.left == 0 and not scope.finishing:
             scope.finishing = True
-            self._state.offers.push(scope, "output", "")
+            self._state.offers.push(scope, "output" if scope.scope.final is None else "result", "")
         else:
             self._rest(scope)
 
@@ -166,7 +177,7 @@ class Consequences:
                 if opened.ended == 0:
                     opened.joined = True
                     scope = self.scope_of(opened, 0)
-                    self._state.decisions[f"{opened.path}!output"] = EndScope(scope, _why(scope))
+                    self._state.decisions[f"{opened.path}!output"] = EndScope(scope, why(scope))
             elif opened.wide and not opened.stopped:
                 if not opened.joining:
                     opened.joining = True
@@ -193,7 +204,7 @@ class Consequences:
         )
 
 
-def _why(scope: ScopeState) -> Failure:
+def why(scope: ScopeState) -> Failure:
     """Why a scope ends in failure: its time was up, something in it failed, or something around it did."""
     owner = scope.owner
     if owner is not None and owner.single and owner.timed_out:

@@ -1,6 +1,7 @@
 """How a run ends: its nodes end, or are broken off; then `finally` runs, where there is one; then the log is closed.
 
     nodes ──▶ /!output, a failure, the run's time is up, cancel ──▶ /finally!open ──▶ finally ──▶ close
+                                                        │ (when broken off, the finally of what is inside comes first)
                                                         └ Cancel, Stop, or no finally ───────────▶ close
 
 How the nodes ended is in the record `/finally!open`. From then on only `Stop` ends the run before its `finally` does.
@@ -8,14 +9,15 @@ How the nodes ended is in the record `/finally!open`. From then on only `Stop` e
 
 from __future__ import annotations
 
+from typing import cast
+
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import FINALLY
 from decurion_ledger import Record
 from decurion_worker.engine.actions import Close, OpenFinally, Outcome
-from decurion_worker.engine.environment import channel_values
-from decurion_worker.engine.files import whole
+from decurion_worker.engine.finals import Finals, before, in_finally
 from decurion_worker.engine.offers import Offers
-from decurion_worker.engine.scopes import Before, ScopeState
+from decurion_worker.engine.scopes import ScopeState
 from decurion_worker.engine.state import EngineState
 from decurion_worker.errors import TimedOut
 from decurion_worker.failure import Failure
@@ -27,13 +29,18 @@ FINAL_OPEN = f"{FINAL}!open"
 class Ending:
     """Works on the state of one run."""
 
-    def __init__(self, state: EngineState) -> None:
+    def __init__(self, state: EngineState, finals: Finals) -> None:
         self._state = state
+        self._finals = finals
 
     def is_over(self, path: str) -> bool:
         """Whether nothing more happens in the scope at `path`, since the nodes of the run have ended."""
         state = self._state
-        return (state.cut is not None or state.final is not None) and path != FINAL and not path.startswith(f"{FINAL}/")
+        if state.cut is None and state.final is None:
+            return False
+        if path == FINAL or path.startswith(f"{FINAL}/"):
+            return False
+        return state.final is not None or state.form == "Stop" or not in_finally(path)
 
     @property
     def _done(self) -> bool:
@@ -47,7 +54,7 @@ class Ending:
         if state.graph.final is None or state.form in ("Cancel", "Stop"):
             state.decisions["close"] = Close(outcome, failure, state.output, state.output_hash)
         else:
-            state.decisions[FINAL_OPEN] = OpenFinally(outcome, failure, tuple(sorted(state.root.cores.values())))
+            state.decisions[FINAL_OPEN] = OpenFinally.of(state.root, outcome, failure)
 
     def natural(self) -> bool:
         """Whether it is the engine alone that thinks that the nodes ended in failure: a replay may know better."""
@@ -82,8 +89,10 @@ class Ending:
         if state.final is None:
             state.cut = state.cut or (outcome, failure)
             state.root.ended = False
-        state.offers = Offers()
-        state.abandoned += list(state.out)
+        stop = state.form == "Stop"
+        state.offers.keep(lambda path: not (stop or self.is_over(path)))
+        state.abandoned += [key for key, task in state.out.items() if stop or self.is_over(task.scope)]
+        self._finals.break_off()
         self._ask_no_more()
         self.settle()
 
@@ -97,12 +106,12 @@ class Ending:
     def settle(self) -> None:
         """What is due once nobody holds any more of what was broken off."""
         state = self._state
-        if state.closed is not None or state.out:
+        if state.closed is not None:
             return
         if state.final is None:
-            if state.cut is not None and not state.root.ended:
+            if state.cut is not None and not state.root.ended and self._finals.unwound(self.is_over, state.cut):
                 self.nodes_ended(*state.cut)
-        elif state.form == "Stop":
+        elif state.form == "Stop" and not state.out:
             self.finished(state.final)
 
     # ------------------------------------------------------------------ finally
@@ -113,18 +122,12 @@ class Ending:
         state.decisions.pop("close", None)
         state.root.ended = True
         state.offers = Offers()
-        failure, facts = _failure(record, value), dict(state.facts)
-        facts["outcome"] = str(value["outcome"]).capitalize()
-        facts["failure"] = None if failure is None else {**value["failure"], "message": failure.message}
-        outputs = {name: state.root.outputs.get(name) for name in state.root.status}
-        channels = channel_values(state.root.scope, state.root.writes)
-        state.end = (value["outcome"], failure)
         state.final = state.scopes[FINAL] = ScopeState(
             path=FINAL,
             plan=state.plans[FINALLY],
             input=state.root.input,
             depth=1,
-            before=Before(record.core_hash, facts, outputs, channels, whole(state.root)),
+            before=before(state.root, record, value, facts=state.facts),
         )
         self._ask_no_more()
         return state.final
@@ -132,17 +135,11 @@ class Ending:
     def finished(self, final: ScopeState) -> None:
         """Nothing of `finally` goes on. A run whose nodes succeeded fails with it, or was stopped in it."""
         state = self._state
-        outcome, failure = state.end
+        assert final.before is not None
+        outcome, failure = cast(Outcome, final.before.outcome), final.before.failure
         if outcome == "succeeded" and final.failure is not None:
             outcome, failure = "failed", final.failure
         elif outcome == "succeeded" and final.left > 0:
             outcome, failure = "cancelled", self._cancelled()
         final.ended = True
         state.decisions["close"] = Close(outcome, failure, state.output, state.output_hash)
-
-
-def _failure(record: Record, value: Json) -> Failure | None:
-    failed = value["failure"]
-    if failed is None:
-        return None
-    return Failure(failed["path"], failed["class"], failed["code"], record.envelope.get("message", ""))

@@ -94,9 +94,15 @@ class Engine:
         state = self.state
         if state.quiet or state.out or state.decisions or not state.approvals:
             return False
-        if state.offers.pending or not rests(state.final or state.root):
+        if state.offers.pending or not self._rest_of(state):
             return False
         return all(timed.due is not None for timed in self.timed())
+
+    def _rest_of(self, state: EngineState) -> bool:
+        """Whether what goes on in a run rests."""
+        if state.final is None and state.cut is not None:
+            return all(rests(scope) for scope in self._then.finals.running())
+        return rests(state.final or state.root)
 
     @property
     def form(self) -> str | None:
@@ -178,6 +184,8 @@ class Engine:
             case EndScope(scope=scope):
                 scope.ended = scope.running == 0
                 return scope.ended
+            case OpenFinally(scope=scope) if scope is not self.state.root:
+                return self._then.finals.stands(scope)
             case Close(outcome="failed") | OpenFinally(outcome="failed") if self._then.ending.natural():
                 self.state.root.ended = self.state.root.running == 0
                 return self.state.root.ended

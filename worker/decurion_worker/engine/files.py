@@ -48,7 +48,7 @@ def _layers(scope: ScopeState, names: Iterable[str]) -> list[Json]:
 
 
 def whole(scope: ScopeState) -> tuple[Json, list[Json]]:
-    """The files that the nodes of the root leave to `finally`, however they ended."""
+    """The files that the nodes of a scope leave to its `finally`, however they ended."""
     return scope.base_files, _layers(scope, scope.scope.writers)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from decurion_worker.engine.opened import Opened
@@ -50,6 +50,12 @@ class Offers:
 
     def pop(self) -> Ready:
         return heapq.heappop(self._ready)
+
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Leave out what is offered of all scopes but those whose path is `wanted`."""
+        self._ready = [ready for ready in self._ready if wanted(ready.scope)]
+        heapq.heapify(self._ready)
+        self._open = {path: opened for path, opened in self._open.items() if wanted(path)}
 
     def offer(self, opened: Opened) -> None:
         """A map or graph that may have a branch to start."""

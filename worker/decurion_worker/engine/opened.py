@@ -41,7 +41,7 @@ class BranchStatus(IntEnum):
 
 
 class RoundEnd(NamedTuple):
-    """How the last round of a loop ended: its output, and the hash of the record that says so."""
+    """What a scope, such as the last round of a loop, came to: its output, and the hash of the record that says so."""
 
     output: Json
     core: str
@@ -183,7 +183,10 @@ class Opened:
     @property
     def rests(self) -> bool:
         """Nothing of it can go on before somebody decides."""
-        return not self.joined and 0 < self.running == self.parked and not self.startable and not self.stopped
+        if self.joined or self.startable or not 0 < self.running == self.parked:
+            return False
+        # Of what is stopped only `finally` goes on.
+        return not self.stopped or all(scope.finishes for scope in self.scopes.values())
 
     @property
     def complete(self) -> bool:
@@ -292,7 +295,7 @@ class Opened:
     def _left(self, index: int) -> None:
         """The scope of a branch has ended: a replay may have found it parked."""
         scope = self.scopes.pop(index, None)
-        if scope is not None and scope.parked:
+        if scope is not None and (scope.parked or (scope.final is not None and scope.final.parked)):
             self.parked -= 1
 
     def _keep(self, index: int, output: Json, size: int | None) -> None:

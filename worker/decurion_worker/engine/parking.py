@@ -15,8 +15,12 @@ from decurion_worker.engine.scopes import NodeStatus, ScopeState
 
 def rests(scope: ScopeState) -> bool:
     """Whether nothing in a scope can go on before somebody decides."""
-    if scope.ended or scope.finishing or scope.halted or scope.kept:
+    if scope.ended or scope.finishing or scope.finishes or scope.kept:
         return False
+    if scope.halted:
+        # Where something failed, the `finally` of what is inside may still wait.
+        inside = [opened for opened in scope.opened.values() if not opened.joined]
+        return 0 < len(inside) == scope.running and all(opened.rests for opened in inside)
     waits = False
     for name, status in scope.status.items():
         if status is NodeStatus.READY:

@@ -39,7 +39,7 @@ class Results:
     def forget_under(self, path: str) -> None:
         """A graph failed at `path`: what it did does not count."""
         held = self._open.get(unit_of(path), {})
-        for inner in [inner for inner in held if inner.startswith(f"{path}/")]:
+        for inner in [inner for inner in held if inner.startswith(f"{path}/") or inner == f"{path}!result"]:
             del held[inner]
 
     def forget_calls(self, path: str) -> None:

@@ -19,7 +19,7 @@ from decurion_worker.engine.causes import NOBODY, still_due
 from decurion_worker.failure import Failure
 
 if TYPE_CHECKING:
-    from decurion_worker.engine.opened import Opened
+    from decurion_worker.engine.opened import Opened, RoundEnd
 
 ABANDONED = "Abandoned"
 """The code of what was given up since what it belongs to failed."""
@@ -54,9 +54,15 @@ class RunTime:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What a `finally` sees of the nodes that have ended: the core hash of its opening, `run`, outputs, channels."""
+    """What a `finally` sees of the nodes that have ended: the core hash of its opening, `run`, outputs, channels.
 
+    `scope` is that of the nodes, which ended as `outcome` and `failure` say.
+    """
+
+    scope: ScopeState
     core: str
+    outcome: str
+    failure: Failure | None
     facts: Mapping[str, Json]
     outputs: Mapping[str, Json]
     channels: Mapping[str, Json]
@@ -83,11 +89,12 @@ class ScopePlan:
     """What a scope's definition says about order, worked out once for all its instances.
 
     `joins` are the nodes for which others race, `racing` says of these for which. A race counts as one that is waited
-    for. `asking` are the nodes that ask people, themselves or in what they open.
+    for. `asking` are the nodes that ask people, themselves or in what they open. `name` is the scope's in the graph.
     """
 
-    def __init__(self, scope: Scope, *, asking: frozenset[str] = NOBODY) -> None:
+    def __init__(self, scope: Scope, *, name: str = "", asking: frozenset[str] = NOBODY) -> None:
         self.scope = scope
+        self.name = name
         self.asking = asking
         self.joins = {n.name: n.join for n in scope.nodes if n.join is not None}
         self.racing = {racer: name for name, join in self.joins.items() for racer in join.racers}
@@ -114,7 +121,15 @@ class ScopeState:
     owner: Opened | None = None
     index: int = 0
     before: Before | None = None
-    """Set for the scope of `finally`: a failure in it halts only what comes after."""
+    """Set for the scope of a `finally`: a failure in it halts only what comes after."""
+    begun: bool = False
+    """Something of it is in the log."""
+    result: RoundEnd | None = None
+    """What it came to, where its `finally` comes before its end."""
+    final: ScopeState | None = None
+    """The scope of its `finally`, once that has begun."""
+    finishes: bool = False
+    """Its `finally` is due, runs, or has run."""
     status: dict[str, NodeStatus] = field(default_factory=dict)
     waits: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, Json] = field(default_factory=dict)
@@ -217,7 +232,7 @@ class ScopeState:
     def keep(self) -> None:
         """Work out what goes on though something failed. Who wins a race depends on time, and so nothing does there."""
         causes = self._causes
-        if causes and self._told and not self.plan.joins:
+        if causes and self.before is None and self._told and not self.plan.joins:
             ended = {name for name, status in self.status.items() if status.terminal}
             self.kept = still_due(self.scope, failed=causes, ended=ended, asking=self.plan.asking)
         else:
@@ -226,12 +241,16 @@ class ScopeState:
     @property
     def halted(self) -> bool:
         """Nothing new starts in here: something failed, in this scope or around it."""
-        failed = bool(self.failures) and self.before is None and not self.kept
+        if self.before is not None:
+            return False
+        failed = bool(self.failures) and not self.kept
         return failed or (self.owner is not None and self.owner.stopped)
 
     def halts(self, name: str) -> bool:
         """Whether nothing new starts of a node: something failed around it, and it is not to go on all the same."""
-        failed = bool(self.failures) and self.before is None and name not in self.kept
+        if self.before is not None:
+            return False
+        failed = bool(self.failures) and name not in self.kept
         return failed or (self.owner is not None and self.owner.stopped)
 
     def waits_for_people(self, name: str) -> bool:

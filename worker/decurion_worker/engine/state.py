@@ -33,8 +33,6 @@ class EngineState:
         """How the nodes ended, where they were broken off."""
         self.final: ScopeState | None = None
         """The scope of `finally`, once that has begun."""
-        self.end: tuple[Outcome, Failure | None] = ("succeeded", None)
-        """How the nodes ended, as `/finally!open` says."""
         self.time = RunTime(graph.limits.seconds)
         self.closed: Outcome | None = None
         self.approvals = Approvals()
@@ -45,7 +43,7 @@ class EngineState:
         self.abandoned: list[str] = []
         """Keys of tasks that nobody needs any more: whoever holds them is told, and they are given back."""
         asking = asking_nodes(graph)
-        self.plans = {name: ScopePlan(scope, asking=asking[name]) for name, scope in graph.templates.items()}
+        self.plans = {name: ScopePlan(scope, name=name, asking=asking[name]) for name, scope in graph.templates.items()}
         self.offers = Offers()
         self.decisions: dict[str, Decision] = {}
         self.root = ScopeState(path="", plan=ScopePlan(graph.root), input=input, depth=0)
@@ -55,11 +53,13 @@ class EngineState:
         """What opened scopes and has not ended, by path."""
         self.given_up: dict[str, list[Opened]] = {}
         """What was open in a node that was given up, by the path of that, until the record of it."""
+        self.finals = any(scope.final is not None for scope in graph.templates.values())
+        """Whether scopes inside the run have a `finally`."""
 
     @property
     def quiet(self) -> bool:
         """Whether no task is handed out now, whatever there is."""
-        if self.closed is not None or self.form == "Stop" or (self.cut is not None and self.final is None):
+        if self.closed is not None or self.form == "Stop" or (self.cut and not self.final and not self.finals):
             return True
         return self.suspended and self.form is None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import FINALLY
 from decurion_worker.engine.actions import Task
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.files import left_by, opened_with, seen_by
@@ -22,17 +21,19 @@ def key_of(scope: ScopeState, kind: ItemKind, name: str) -> str:
     """The key of a task of a scope that the driver hands out node by node."""
     if kind == "round":
         return f"{scope.path}/{name}@{scope.opened[name].round + 1:03d}!open"
-    return f"{scope.path or '/'}!output" if kind == "output" else f"{scope.path}/{name}{SUFFIX[kind]}"
+    if kind in ("output", "result"):
+        return f"{scope.path or '/'}!{kind}"
+    return f"{scope.path}/{name}{SUFFIX[kind]}"
 
 
 def scope_task(scope: ScopeState, kind: ItemKind, name: str, *, facts: Mapping[str, Json]) -> Task:
     """A task of one node of a scope, or of its output expressions."""
-    key, template = key_of(scope, kind, name), _template(scope)
+    key, template = key_of(scope, kind, name), scope.plan.name
 
     def seen(reads: tuple[str, ...]) -> dict[str, Json]:
         return _seen(scope, reads, facts)
 
-    if kind == "output":
+    if kind in ("output", "result"):
         names = {read.split(".")[1] for read in scope.plan.output_reads if read.startswith("nodes.")}
         env = seen(scope.plan.output_reads)
         return Task(key, kind, scope.path, "", env, template, scope.ends(names), False, {}, left_by(scope))
@@ -82,7 +83,7 @@ def loop_task(opened: Opened, *, facts: Mapping[str, Json]) -> Task:
         scope=opened.path,
         node=opened.node.name,
         env={"opening": {"input": opened.base}, "env": seen},
-        template=_template(home),
+        template=home.plan.name,
         parents=((f"{opened.path}!open", opened.core),),
         skip=False,
         done=dict(opened.partial.get(0, {})),
@@ -140,14 +141,8 @@ def task_of(item: WorkItem) -> Task:
         key = item.scope
     elif item.kind == "round":
         key = f"{item.scope}/{item.node}@{item.env['round'] + 1:03d}!open"
-    elif item.kind == "output":
-        key = f"{item.scope or '/'}!output"
+    elif item.kind in ("output", "result"):
+        key = f"{item.scope or '/'}!{item.kind}"
     else:
         key = f"{item.scope}/{item.node}{SUFFIX[item.kind]}"
     return Task(key, item.kind, item.scope, item.node, item.env, item.template, item.parents, item.skip, {})
-
-
-def _template(scope: ScopeState) -> str:
-    if scope.before is not None:
-        return FINALLY
-    return scope.owner.template if scope.owner is not None else ""
