@@ -1,8 +1,8 @@
 """Drivers of a duel. Each takes the log, writes results, is fenced, and comes back.
 
-`python hack/duellist.py URI STALL INTERVAL FOLDER` reads names, one a line, and forks a driver for each, so that what
-drivers import is imported once; it answers with the name and the process. A driver says what it was promised into the
-file `FOLDER/NAME`: `ack RUN SLOT PATH`, `closed RUN`, `lost RUN WHY SLOT`, `died`.
+`python hack/duellist.py URI STALL INTERVAL FOLDER [RESULTS]` reads names, one a line, and forks a driver for each, so
+that what drivers import is imported once; it answers with the name and the process. A driver says what it was promised
+into the file `FOLDER/NAME`: `ack RUN SLOT PATH`, `closed RUN`, `lost RUN WHY SLOT`, `died`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from decurion_ledger.stores import Store
 from decurion_ledger.writer import Settings
 
 RESULTS = 150
-"""After so many results a run is closed, and the next one fought for."""
+"""After so many results, unless it is said how many, a run is closed, and the next one fought for."""
 
 
 def result(number: int, by: str) -> Record:
@@ -41,8 +41,8 @@ def result(number: int, by: str) -> Record:
     return Record.result(core, {"values": {vhash(value): {"inline": value}}, "by": by})
 
 
-async def fight(store: Store, run: str, name: str, leader: int, settings: Settings) -> bool:
-    """Own the run until it is closed; True then."""
+async def fight(store: Store, run: str, name: str, leader: int, settings: Settings, results: int) -> bool:
+    """Own the run until it is closed by `results` of them; True then."""
     opened = await LogWriter.open(
         store,
         run,
@@ -54,10 +54,10 @@ async def fight(store: Store, run: str, name: str, leader: int, settings: Settin
     writer = opened.writer
     number = sum(record.core is not None for _, record in opened.records)
     while not opened.closed:
-        if number >= RESULTS:
+        if number >= results:
             await writer.finish(Record.event(RecordType.CLOSE, "/", {"phase": "Succeeded"}))
             break
-        records = [result(number + i, name) for i in range(min(random.choice((1, 2, 5)), RESULTS - number))]
+        records = [result(number + i, name) for i in range(min(random.choice((1, 2, 5)), results - number))]
         slots = await writer.append_each(records)
         await writer.confirm_recent()
         for record, slot in zip(records, slots, strict=True):
@@ -81,7 +81,7 @@ def say(*words: object) -> None:
     os.write(1, f"{' '.join(map(str, words))}\n".encode())
 
 
-async def main(uri: str, name: str, stall: float, interval: float) -> None:
+async def main(uri: str, name: str, stall: float, interval: float, results: int) -> None:
     store = open_store(uri)
     settings = Settings(
         patience=Patience(total=20.0, blocked=5.0, attempt=5.0),
@@ -94,7 +94,7 @@ async def main(uri: str, name: str, stall: float, interval: float) -> None:
         run = f"duel-{number}"
         while True:
             try:
-                if await fight(store, run, name, leader, settings):
+                if await fight(store, run, name, leader, settings, results):
                     break
             except Fenced as error:
                 say("lost", run, "Fenced", error.slot)
@@ -106,7 +106,7 @@ async def main(uri: str, name: str, stall: float, interval: float) -> None:
             await asyncio.sleep(random.uniform(0.05, 1.0))
 
 
-def begin(uri: str, name: str, stall: float, interval: float, said: Path) -> int:
+def begin(uri: str, name: str, stall: float, interval: float, said: Path, results: int) -> int:
     """The process of a new driver."""
     pid = os.fork()
     if pid:
@@ -114,7 +114,7 @@ def begin(uri: str, name: str, stall: float, interval: float, said: Path) -> int
     os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     random.seed()
     try:
-        asyncio.run(main(uri, name, stall, interval))
+        asyncio.run(main(uri, name, stall, interval, results))
     finally:
         # A driver ends by being killed only: whatever brought it here is a fault, and its traceback is on stderr.
         say("died")
@@ -125,6 +125,7 @@ def begin(uri: str, name: str, stall: float, interval: float, said: Path) -> int
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     place, given, pace, folder = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4])
+    wanted = int(sys.argv[5]) if len(sys.argv) > 5 else RESULTS
     open_store(place)  # its libraries
     for line in sys.stdin:
-        print(line.strip(), begin(place, line.strip(), given, pace, folder / line.strip()), flush=True)
+        print(line.strip(), begin(place, line.strip(), given, pace, folder / line.strip(), wanted), flush=True)
