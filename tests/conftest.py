@@ -40,11 +40,11 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
-def ray_runtime() -> "Iterator[RayRuntime]":
+def ray_runtime(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[RayRuntime]":
     """A real Ray of two CPUs to which this process is connected. Tests name their actors differently."""
     from cluster.ray_runtime import RayRuntime  # importing Ray takes a second that other sessions need not wait
 
-    runtime = RayRuntime()
+    runtime = RayRuntime(tmp_path_factory.mktemp("ray"))
     try:
         runtime.start()
         yield runtime

@@ -11,6 +11,7 @@ from decurion_ledger import Settings as LogSettings
 from decurion_ledger import open_store
 from decurion_ledger.patience import Patience
 from decurion_worker.driver import DriverSettings
+from decurion_worker.permits import Terms
 from decurion_worker.pool import PoolSettings
 from decurion_worker.runner import RunnerSettings
 from decurion_worker.serve import ingress, serve
@@ -54,7 +55,11 @@ class ServeOptions:
     def runner(self) -> RunnerSettings:
         beat = min(2.0, self.lease / 4)
         return RunnerSettings(
-            branches=self.branches, beat=beat, silence=self.lease, patience=self.settings.log.patience
+            branches=self.branches,
+            beat=beat,
+            silence=self.lease,
+            patience=self.settings.log.patience,
+            terms=Terms(lease=self.lease),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -176,9 +177,10 @@ def _ray(s3: S3Server, executor: str) -> Iterator[str]:
     from cluster.ray_runtime import RayRuntime
 
     os.environ.update(s3.env)
-    runtime: Any = RayRuntime()
-    runtime.start()
-    try:
-        yield runtime.address
-    finally:
-        runtime.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        runtime: Any = RayRuntime(Path(folder))
+        runtime.start()
+        try:
+            yield runtime.address
+        finally:
+            runtime.stop()

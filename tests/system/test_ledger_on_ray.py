@@ -1,0 +1,206 @@
+"""Runs on Ray with their ledger on S3: files of branches, signatures, and effects whose driver falls asleep.
+
+One pool for all of them, on the Ray of the session. What they come to is compared with the same in one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.process import wait_until
+from cluster.s3 import S3Server
+from crashes import Process, new_store, sound
+from decurion_cli.main import app
+from decurion_ledger import Credentials, SigningKey, Store, find, open_store, public_pem, verify
+from decurion_ledger.copying import copy_run
+from decurion_ledger.layout import pack_prefix, run_prefix
+from decurion_ledger.workspace import Objects, Version, checkout
+from manifests import compiled
+from pool import Ingress, Pool
+from tool_server import ToolServer, resource
+
+if TYPE_CHECKING:
+    from cluster.ray_runtime import RayRuntime
+
+LEASE = 3.0
+ROOT = SigningKey.generate()
+FILES = """
+  input: {numbers: {type: array, items: {type: integer}}}
+  nodes:
+    - name: begin
+      workspace: {write: [shared]}
+      tool: {server: workspace, name: write, arguments: {path: shared, text: begun}}
+    - name: each
+      after: [begin]
+      map: {items: input.numbers, as: number, template: one, workspace: {merge: prefer}}
+    - name: all
+      after: [each]
+      tool: {server: workspace, name: glob, arguments: {pattern: "**"}}
+  output: {paths: nodes.all.output.paths}
+  templates:
+    - name: one
+      input: {number: {type: integer}}
+      nodes:
+        - name: text
+          with: {number: input.number}
+          transform: {text: "'.'.join([str(number * i * i) for i in range(4000)])"}
+        - name: put
+          with: {number: input.number, text: nodes.text.output.text}
+          workspace: {write: [shared, "out/*"]}
+          tool:
+            server: workspace
+            name: write_files
+            arguments:
+              files: [{path: "out/{{ number }}", text: "{{ text }}"}, {path: shared, text: "item {{ number }}"}]
+      output: {count: nodes.put.output.count}
+"""
+INPUT = {"numbers": list(range(1, 25))}
+EFFECT = """
+  nodes:
+    - name: act
+      tool: {server: tools, name: note, arguments: {text: t}}
+  output: {given: nodes.act.output}
+"""
+
+
+@pytest.fixture(scope="module")
+def pool(ray_runtime: RayRuntime, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    import ray
+    from ray.util import list_named_actors
+
+    ray_runtime.give_keys(s3_server)
+    name = f"driver-{secrets.token_hex(4)}"
+    with Pool(
+        tmp_path_factory.mktemp("pool"),
+        ledger=s3_server.uri(f"ray-{secrets.token_hex(4)}"),
+        executor="ray",
+        branches=8,
+        lease=LEASE,
+        driver=name,
+        more=("--ray-address", ray_runtime.address, "--runner-cpus", "0.25"),
+    ) as pool:
+        yield pool
+    for one in list_named_actors(all_namespaces=True):
+        if one["name"].startswith(f"{name}@"):
+            ray.kill(ray.get_actor(one["name"], namespace=one["namespace"]))
+
+
+@pytest.fixture
+async def store(pool: Pool, s3_server: S3Server) -> AsyncIterator[Store]:
+    access = Credentials(s3_server.access_key, s3_server.secret_key)
+    store = open_store(pool.ledger, endpoint_url=s3_server.endpoint_url, region=s3_server.region, credentials=access)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture(scope="module")
+def client(pool: Pool) -> Ingress:
+    return pool.client()
+
+
+def signed(client: Ingress, run: str) -> dict[str, Any]:
+    """What appoints the driver to write the log of `run`."""
+    [driver] = client.drivers()
+    certificate = ROOT.certify(driver["key"], cluster="test", run=run, leader_epoch=1)
+    return {"certificates": [certificate.to_json()]}
+
+
+@pytest.fixture(scope="module")
+def files_run(client: Ingress) -> dict[str, Any]:
+    """The run `files`, signed, at its end."""
+    graph = compiled(FILES)
+    client.put_bundle(graph)
+    client.open(graph, "files", INPUT, **signed(client, "files")).raise_for_status()
+    return client.finished("files")
+
+
+def on_disk(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_branches_write_files_that_are_merged_as_in_one_process(
+    files_run: dict[str, Any], store: Store, tmp_path: Path
+) -> None:
+    local = new_store()
+    async with Process(local) as process:
+        here = await process.run(compiled(FILES), INPUT)
+    assert files_run["phase"] == "Succeeded", files_run
+    assert files_run["stateHash"] == here.facts.state_hash
+    assert await verify(store, "files") == []
+    trees = {}
+    for name, place, run in (("ray", store, "files"), ("here", local, here.run)):
+        record = await find(place, run, "/!output")
+        assert record is not None
+        version = Version.from_json(record.envelope["workspace"])
+        await checkout(Objects(place, run), version, tmp_path / name)
+        trees[name] = (version.root, on_disk(tmp_path / name))
+    assert trees["ray"] == trees["here"]
+    files = trees["ray"][1]
+    assert files.keys() == {"shared", *(f"out/{number}" for number in INPUT["numbers"])}
+    assert files["shared"] == b"item 1"
+    assert files["out/24"].startswith(b"0.24.96.")
+    packs = [info async for info in store.list(pack_prefix("files"))]
+    assert 0 < len(packs) <= len(INPUT["numbers"]), "what branches of one runner write stands in packs together"
+
+
+async def test_a_signed_run_is_verified_away_from_its_store_with_nothing_but_the_root_key(
+    files_run: dict[str, Any], store: Store, tmp_path: Path
+) -> None:
+    away = open_store(str(tmp_path / "away"))
+    copied = await copy_run(store, "files", away)
+    assert copied.problems == []
+    (tmp_path / "root.pem").write_text(public_pem(ROOT.public))
+    (tmp_path / "other.pem").write_text(public_pem(SigningKey.generate().public))
+
+    def verified(key: str) -> tuple[int, str]:
+        command = ["ledger", "verify", str(tmp_path / "away"), "files", "--root-key", str(tmp_path / key)]
+        done = CliRunner().invoke(app, command)
+        return done.exit_code, done.output
+
+    code, said = await asyncio.to_thread(verified, "root.pem")
+    by = f"signed by drivers that {ROOT.public} appointed; compared with --root-key"
+    assert (code, said) == (0, f"files: ok ({by})\n")
+    code, said = await asyncio.to_thread(verified, "other.pem")
+    assert code == 1, said
+
+
+async def test_an_effect_whose_driver_falls_asleep_is_settled_by_the_receipt_that_its_runner_left(
+    client: Ingress, store: Store
+) -> None:
+    with ToolServer() as server:
+        server.hang = True
+        graph = compiled(EFFECT + resource(server.url).replace("timeoutSeconds: 5", "timeoutSeconds: 60"))
+        client.put_bundle(graph)
+        client.open(graph, "act", {}, **signed(client, "act")).raise_for_status()
+        wait_until(lambda: server.calls["note"] == 1, seconds=30, what="the call of the tool")
+        asleep = client.drivers()[0]["pid"]
+        os.kill(asleep, signal.SIGSTOP)
+        try:
+            server.hang = False
+            receipts = f"{run_prefix('act')}receipts/"
+
+            async def left() -> list[str]:
+                return [info.key async for info in store.list(receipts)]
+
+            async with asyncio.timeout(30):
+                while not await left():
+                    await asyncio.sleep(0.05)
+            async with Process(store) as process:
+                session = await process.run(None, run="act", epoch=2)
+        finally:
+            os.kill(asleep, signal.SIGCONT)
+        assert session.engine.output == {"given": {"text": "noted t"}}
+        assert server.calls["note"] == 1
+    wait_until(lambda: "act" not in client.drivers()[0]["runs"], seconds=30, what="the end of the run for the sleeper")
+    log = await sound(store, "act")
+    told = [(r.type, r.envelope["worker"][:4]) for r in log if r.type.startswith("effect_")]
+    assert told == [("effect_intended", "ray-"), ("effect_settled", "loca")]
