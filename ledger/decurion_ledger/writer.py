@@ -274,8 +274,9 @@ class LogWriter:
         `final`; the log takes no more records.
 
         Raises as `append` does, and `LogCorrupt` when the log's beginning is gone: some stores make a bucket that
-        was deleted anew, and take a slot without those before it. A store error while `final` is written leaves a
-        closed log: call again, or let the next `open` complete it.
+        was deleted anew, and take a slot without those before it. `RunDeleted` when the run was closed so and collected
+        while this process slept. A store error while `final` is written leaves a closed log: call again, or let the
+        next `open` complete it.
         """
         if not self._tail.closed:
             self._check_open()
@@ -283,6 +284,7 @@ class LogWriter:
             self._close = close
             await self._enqueue([prepare(close)])
         await self._complete(self._settings.patience)
+        await self._check_not_collected()
         await self._indexer.closed(self._tail.next)
 
     async def confirm(self) -> None:
@@ -438,6 +440,13 @@ class LogWriter:
             )
         except NotFound as e:
             raise LogCorrupt(key, "the slot was written and is gone") from e
+
+    async def _check_not_collected(self) -> None:
+        """After a long sleep the run that was closed may be collected, and `final` was written into nothing."""
+        if self._clock.now() - self._owned_at <= self._settings.idle:
+            return
+        if await is_deleted(self._store, self._tail.run, patience=self._settings.patience, clock=self._clock):
+            raise RunDeleted(self._tail.run, self._store.uri)
 
     async def _has_final(self) -> bool:
         try:

@@ -3,7 +3,7 @@
 import pytest
 
 from decurion_ledger.errors import Fenced, RunDeleted
-from decurion_ledger.layout import run_prefix, slot_key, tomb_key
+from decurion_ledger.layout import final_key, run_prefix, slot_key, tomb_key
 from decurion_ledger.stores import Counted, MemoryStore, Put, Store
 from decurion_ledger.writer import Settings
 from faulty import Faulty, SteppedClock
@@ -46,6 +46,24 @@ async def test_a_driver_that_slept_while_it_opened_a_run_does_not_begin_it_again
 
     with pytest.raises(RunDeleted):
         await open_log(Sleeping(store), clock=clock, driver="sleeper")
+
+
+async def test_a_writer_that_slept_between_its_close_record_and_final_does_not_say_that_the_run_is_there() -> None:
+    store, clock = MemoryStore(), SteppedClock()
+
+    class Sleeping(Faulty):
+        async def put_new(self, key: str, data: bytes) -> Put:
+            if key == final_key(RUN):
+                await open_log(store, leader_epoch=2, driver="second")  # finds it closed, and completes it
+                await store.put_new(tomb_key(RUN), b"{}")
+                for info in [info async for info in store.list(run_prefix(RUN))]:
+                    await store.delete(info.key)
+                clock.pass_time(IDLE + 1.0)
+            return await super().put_new(key, data)
+
+    sleeper = await open_log(Sleeping(store), clock=clock)
+    with pytest.raises(RunDeleted):
+        await sleeper.writer.finish(close())
 
 
 @pytest.mark.parametrize(("seconds", "requests"), [(IDLE - 1.0, 0), (IDLE + 1.0, 2)])
