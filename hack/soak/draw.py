@@ -16,32 +16,42 @@ DEEPEST = 3
 
 @dataclass
 class Template:
-    """One template as YAML lines. `wide`: its output is padded, so that a map of it may be a wide list."""
+    """One template as YAML lines. `wide`: its output is padded, so that a map of it may be a wide list. `files` are
+    the folders that it writes.
+    """
 
     name: str
     depth: int
     fallible: bool = False
     wide: bool = False
+    files: frozenset[str] = frozenset()
     text: str = ""
 
 
 @dataclass
 class Made:
-    """One node. `reads` is an integer expression over its output, which may be None."""
+    """One node. `reads` is an integer expression over its output, which may be None; `files` are the folders that it
+    writes.
+    """
 
     name: str
     reads: str
     lines: list[str]
+    files: frozenset[str] = frozenset()
 
 
 class Writer:
     """Draws one graph: the same one for the same seed. `deepest` bounds how templates are nested; with `timed` there
-    may be nodes in it of which time decides what they give, with `agents` some whose tools are templates.
+    may be nodes in it of which time decides what they give, with `agents` some whose tools are templates, with `files`
+    some that write files.
     """
 
-    def __init__(self, seed: int, *, deepest: int = DEEPEST, timed: bool = False, agents: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, deepest: int = DEEPEST, timed: bool = False, agents: bool = False, files: bool = False
+    ) -> None:
         self.timed = timed
         self.agents = agents
+        self.files = files
         self.models: list[str] = []
         self.random = random.Random(seed)
         self.deepest = deepest
@@ -61,7 +71,7 @@ class Writer:
         for depth in range(self.deepest):
             for _ in range(self.number(1, 2)):
                 self.templates.append(self.template(f"t{len(self.templates)}", depth))
-        root = self.body("", depth=self.deepest, fails=may_fail)[0]
+        root = self.body("root", "", depth=self.deepest, fails=may_fail)[0]
         root += self.final() if self.chance(3) else ""
         used = self.used(root)
         templates = [template.text for template in self.templates if template.name in used]
@@ -111,18 +121,20 @@ class Writer:
     def template(self, name: str, depth: int) -> Template:
         made = Template(name, depth, wide=self.chance(3))
         pad = "\"'p' * 9000\"" if made.wide else "\"''\""
-        body, made.fallible = self.body("    ", depth=depth, fails=True, more=f", pad: {pad}")
+        body, made.fallible, made.files = self.body(name, "    ", depth=depth, fails=True, more=f", pad: {pad}")
         # Nothing with a finally inside may be given up in a race.
         body += self.final("    ") if not self.timed and self.chance(4) else ""
         made.text = f"    - name: {name}\n      input: {{k: {{type: integer}}}}\n" + body
         return made
 
-    def body(self, indent: str, *, depth: int, fails: bool, more: str = "") -> tuple[str, bool]:
-        """A scope without its input; whether it may fail."""
+    def body(
+        self, place: str, indent: str, *, depth: int, fails: bool, more: str = ""
+    ) -> tuple[str, bool, frozenset[str]]:
+        """A scope without its input; whether it may fail; the folders that it writes."""
         nodes: list[Made] = []
         free = fails
         for i in range(self.number(1, 4 if depth else 3)):
-            made, may_fail = self.node(f"n{i}", nodes, depth=depth, free=free)
+            made, may_fail = self.node(f"n{i}", nodes, place=place, depth=depth, free=free)
             free = free and not may_fail
             nodes.append(made)
         if self.timed and len(nodes) > 1 and self.chance(2):
@@ -138,7 +150,8 @@ class Writer:
         total = " + ".join(n.reads for n in nodes)
         total += " + sum([(i + 1) * x for i, x in enumerate(state.acc)])" if writers else ""
         lines.append(f'output: {{v: "{total}"{more}}}')
-        return "".join(f"{indent}  {line}\n" for line in lines), fails and not free
+        files = frozenset().union(*(n.files for n in nodes))
+        return "".join(f"{indent}  {line}\n" for line in lines), fails and not free, files
 
     def joined(self, name: str, before: list[Made]) -> Made:
         """A node for which some of those before it race. What fails may come too late to be told from a skip: it does
@@ -158,7 +171,7 @@ class Writer:
 
     def switch(self, nodes: list[Made]) -> list[str]:
         """A switch over some of the nodes that nothing of it reads."""
-        chosen = [n for n in nodes if self.chance(2)]
+        chosen = [n for n in nodes if self.chance(2) and not any(n.files & o.files for o in nodes if o is not n)]
         if not chosen:
             return []
         half = self.number(0, len(chosen))
@@ -173,10 +186,11 @@ class Writer:
             cases, default = f"[{{equals: 0, nodes: [{', '.join(other)}]}}]", ""
         return ["  - name: pick", f'    switch: {{value: "input.k % 2", cases: {cases}{default if other else ""}}}']
 
-    def node(self, name: str, before: list[Made], *, depth: int, free: bool) -> tuple[Made, bool]:
+    def node(self, name: str, before: list[Made], *, place: str, depth: int, free: bool) -> tuple[Made, bool]:
         """A node; whether it may fail its scope. `free`: it is allowed to."""
         kinds = ["code", *(["graph", "map", "map", "map", "loop"] if depth else ["code", "transform"])]
         kinds += ["agent", "agent"] if self.agents and depth else []
+        kinds += ["write", "write", "glob"] if self.files else []
         kinds += ["approval"] if self.timed and self.chance(6) else []
         kind = self.pick(kinds)
         given = " + ".join(["input.k", *(n.reads for n in before if self.chance(3))])
@@ -184,7 +198,20 @@ class Writer:
         below = [t for t in self.templates if t.depth < depth]
         read = f"(nodes.{name}.output.v if nodes.{name}.output else 0)"
         instead = '{v: "-1"}'
+        files: frozenset[str] = frozenset()
         match kind:
+            case "write":
+                fallible, folder = False, f"{place}-{name}"
+                call = f'{{path: "{folder}/{{{{ a % 3 }}}}.txt", text: "{{{{ a }}}} in {name}"}}'
+                lines += [f'with: {{a: "{given}"}}', f'workspace: {{write: ["{folder}/**"]}}']
+                lines.append(f"tool: {{server: workspace, name: write, arguments: {call}}}")
+                read = f"(nodes.{name}.output.bytes if nodes.{name}.output else 0)"
+                instead, files = '{bytes: "-1"}', frozenset({folder})
+            case "glob":
+                fallible = False
+                lines.append('tool: {server: workspace, name: glob, arguments: {pattern: "**"}}')
+                read = f"(len(nodes.{name}.output.paths) if nodes.{name}.output else 0)"
+                instead = '{paths: "[]"}'
             case "transform":
                 lines += [f'with: {{a: "{given}"}}', 'transform: {v: "a % 1000 + 1"}']
                 fallible = False
@@ -204,6 +231,7 @@ class Writer:
                 block += f", onExhausted: {'fail' if fails else 'succeed'}"
                 block += ", score: output.v % 11, keep: best" if self.chance(3) else ""
                 lines += [f'with: {{k: "({given}) % 7"}}', f"loop: {{{block}}}"]
+                files = template.files
                 instead = '{v: "-1", pad: "\'\'", iterations: "0"}'
             case "agent":
                 fallible = False
@@ -222,6 +250,7 @@ class Writer:
                 template = self.pick(below)
                 fallible = template.fallible
                 lines += [f'with: {{k: "({given}) % 7"}}', f"graph: {{template: {template.name}}}"]
+                files = template.files
                 instead = '{v: "-1", pad: "\'\'"}'
             case _:
                 template = self.pick(below)
@@ -233,14 +262,22 @@ class Writer:
                 block += ", failFast: true" if fast else ""
                 block += ', key: "str(k)"' if keyed else ""
                 block += f", concurrency: {self.pick([1, 2])}" if self.chance(3) else ""
+                collect = False
+                if template.files:
+                    merge = self.pick(["prefer", "namespace", "disjoint", "threeWay"])
+                    collect = merge in ("disjoint", "threeWay")
+                    block += f", workspace: {{merge: {merge}{', onConflict: collect' if collect else ''}}}"
+                    files = frozenset({name}) if merge == "namespace" else template.files
+                    files |= {".conflicts"} if collect else set()
                 lines.append(f"map: {{{block}}}")
+                conflicts = ', conflicts: "[]"' if collect else ""
                 out = f"nodes.{name}.output"
                 rows = f"sum([(j + 1) * i.v for j, i in enumerate({out}.items)])"
                 read = f"({rows} + 1000 * len({out}.failures) if {out} else 0)"
-                instead = '{items: "[]", failures: "[]", total: "0"}'
+                instead = f'{{items: "[]", failures: "[]", total: "0"{conflicts}}}'
         if self.chance(3):
             lines.append(f'when: "input.k % 3 != {self.pick([0, 1])}"')
-        after = [n.name for n in before if self.chance(4)]
+        after = [n.name for n in before if self.chance(4) or n.files & files]
         if after:
             lines.append(f"after: [{', '.join(after)}]")
         rule = self.pick(["fail", "skip", "otherwise"]) if fallible and free else self.pick(["skip", "otherwise"])
@@ -249,6 +286,11 @@ class Writer:
         if (fallible and rule == "otherwise") or (rule == "otherwise" and self.chance(2)):
             lines.append(f"otherwise: {instead}")
         if self.chance(2):
-            value = {"map": "output.total", "approval": "int(output.approved)"}.get(kind, "output.v")
+            value = {
+                "map": "output.total",
+                "approval": "int(output.approved)",
+                "write": "output.bytes",
+                "glob": "len(output.paths)",
+            }.get(kind, "output.v")
             lines.append(f'writes: {{acc: "[{value}]"}}')
-        return Made(name, read, lines), fallible and rule == "fail"
+        return Made(name, read, lines, files), fallible and rule == "fail"

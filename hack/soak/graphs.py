@@ -5,7 +5,8 @@ work and no waiting; driver, runners, engine, records and log are the real ones 
 
 Of each seed is checked: the run ends, and every node of it has ended; the verifier finds nothing; each path is
 committed once; a log that is cut at a random record (with `sweep`, at each), and one that lacks only its end, is
-finished by other runners, more or fewer, to the same output and state; nothing unordered wrote one channel.
+finished by other runners, more or fewer, to the same output and state; nothing unordered wrote one channel or may have
+written one file.
 
 Of a run that fails the state is not compared, but why it failed: which other results were committed before depends on
 time. Where time decides something, as of an approval that nobody gave or of `join: any`, only the log that lacks its
@@ -19,6 +20,7 @@ import contextlib
 import itertools
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -28,6 +30,7 @@ from plain_python import PlainPython
 
 from decurion_crds.compile import Checker, compile_graph
 from decurion_crds.compiled import CompiledGraph, Scope
+from decurion_crds.globs import overlap
 from decurion_crds.loader import load_text
 from decurion_crds.v1alpha1 import LLM, TaskGraph
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
@@ -62,7 +65,7 @@ class Violated(Exception):
 
 @dataclass(frozen=True)
 class Whole:
-    """An undisturbed run: its log, the blobs beside it, what came of it."""
+    """An undisturbed run: its log, the blobs and files beside it, what came of it."""
 
     session: RunSession
     log: list[Record]
@@ -89,7 +92,8 @@ def _has_agents(seed: int) -> bool:
 
 def drawn(seed: int, checker: Checker, *, deepest: int) -> CompiledGraph:
     """The graph of a seed. Raises `Violated` when it does not compile: only right graphs are drawn."""
-    spec = Writer(seed, deepest=deepest, timed=seed % 3 == 0, agents=_has_agents(seed)).spec(may_fail=seed % 5 == 4)
+    writer = Writer(seed, deepest=deepest, timed=seed % 3 == 0, agents=_has_agents(seed), files=seed % 8 in (5, 6))
+    spec = writer.spec(may_fail=seed % 5 == 4)
     models, found = load_text(HEAD + spec, "g.yaml").parse()
     if found:
         raise Violated(f"seed {seed} is refused: {[finding.text() for finding in found]}\n{spec}")
@@ -164,7 +168,8 @@ async def _whole(
     async with _Pool(store, chance, runners=runners, branches=branches) as driver:
         session = await _ended(driver, graph=graph, input=given)
     log = [record async for _, record in read_log(store, "run")]
-    blobs = {info.key: await store.get(info.key) async for info in store.list("blobs/")}
+    kept = [info.key async for info in store.list("") if info.key.startswith("blobs/") or "/packs/" in info.key]
+    blobs = {key: await store.get(key) for key in kept}
     await _check_verified(store, "whole")
     return Whole(session, log, blobs)
 
@@ -258,6 +263,7 @@ def _check_log(graph: CompiledGraph, whole: Whole) -> None:
     _check_terminal(whole.session, "whole")
     _check_once(whole.log, "whole")
     _check_writers(graph, whole.log)
+    _check_files(graph, whole.log)
 
 
 def _check_terminal(session: RunSession, where: str) -> None:
@@ -293,9 +299,29 @@ def _check_writers(graph: CompiledGraph, log: list[Record]) -> None:
     for (place, channel), names in writers.items():
         scope = _scope_at(graph, place)
         rule = next(c.merge for c in scope.channels if c.name == channel)
-        for one, other in itertools.combinations(names, 2):
-            if rule == "replace" and not (_before(scope, one, other) or _before(scope, other, one)):
-                raise Violated(f"{place or '/'}: {one} and {other} wrote {channel} in no order")
+        if rule == "replace":
+            _check_ordered(scope, place, names, channel)
+
+
+def _check_files(graph: CompiledGraph, log: list[Record]) -> None:
+    """Of two nodes of a scope that left files and may write the same ones, one comes after the other."""
+    writers: dict[str, set[str]] = {}
+    for record in log:
+        if record.core is not None and record.core.get("workspace"):
+            place, _, name = record.path.partition("!")[0].rpartition("/")
+            writers.setdefault(place, set()).add(name.partition("[")[0].partition("@")[0])
+    for place, names in writers.items():
+        scope = _scope_at(graph, place)
+        for one, other in itertools.combinations(sorted(names & set(scope.writers)), 2):
+            globs = [scope.by_name[name].workspace.write for name in (one, other)]
+            if any(overlap(a, b) for a in globs[0] for b in globs[1]):
+                _check_ordered(scope, place, [one, other], "the same files")
+
+
+def _check_ordered(scope: Scope, place: str, names: Iterable[str], what: str) -> None:
+    for one, other in itertools.combinations(names, 2):
+        if not (_before(scope, one, other) or _before(scope, other, one)):
+            raise Violated(f"{place or '/'}: {one} and {other} wrote {what} in no order")
 
 
 def _raced(graph: CompiledGraph) -> bool:
