@@ -17,6 +17,7 @@ from decurion_ledger import LogWriter, Record, open_store, read_log, verify
 from decurion_ledger.errors import Unavailable
 from decurion_ledger.segment import parse
 from decurion_ledger.stores import ObjectInfo, Put, Range, Store
+from decurion_ledger.writer import Settings as LogSettings
 from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.executors import LocalExecutor
 from decurion_worker.link import ToRunner, Work, WorkItem
@@ -28,6 +29,8 @@ from decurion_worker.sources import Sources
 from graphs import code, expr, fan_out, graph, llm, path, scope
 
 RUN = "run-1"
+AT_ONCE = DriverSettings(log=LogSettings(interval=0.0))
+"""A driver that never lets a record wait for others: most of the time of a short run would be that."""
 _stores = itertools.count()
 
 
@@ -127,7 +130,7 @@ class Process:
         runner: RunnerSettings | None = None,
         sources: Sources | None = None,
     ) -> None:
-        sources = sources or Sources(open_store, files=True)
+        sources, settings = sources or Sources(open_store, files=True), settings or AT_ONCE
         self.driver = Driver("driver-0", store=store, ledger_uri=store.uri, sources=sources, settings=settings)
         self.executor = executor or LocalExecutor(runner or RunnerSettings(branches=64, processes=1, terms=Dead()))
         self._runners = runners

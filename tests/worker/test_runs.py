@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from crashes import AT_ONCE
 from decurion_crds.compiled import CompiledGraph, Expr, Tolerate
 from decurion_crds.expressions import Evaluator
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
 from decurion_ledger.errors import StaleLeader
 from decurion_worker.acceptance import Acceptance
-from decurion_worker.driver import Driver
+from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.engine import Task
 from decurion_worker.errors import RunExists
 from decurion_worker.executors import LocalExecutor
@@ -39,10 +40,12 @@ class Bench:
         runners: int = 1,
         branches: int = 64,
         evaluator: Callable[[int], Evaluator] = Evaluator,
+        settings: DriverSettings = AT_ONCE,
     ) -> None:
         self.uri = f"memory://runs-{next(_stores)}"
         self.store = store if store is not None else open_store(self.uri)
-        self.driver = Driver("driver-0", store=self.store, ledger_uri=self.uri, sources=Sources(open_store, files=True))
+        sources = Sources(open_store, files=True)
+        self.driver = Driver("driver-0", store=self.store, ledger_uri=self.uri, sources=sources, settings=settings)
         self.executor = LocalExecutor(RunnerSettings(branches=branches, processes=1), evaluator=evaluator)
         self._runners = runners
 
@@ -292,7 +295,7 @@ async def test_the_verifier_finds_a_run_in_order() -> None:
 
 
 async def test_two_thousand_branches_need_few_segments() -> None:
-    async with Bench(branches=1024) as bench:
+    async with Bench(branches=1024, settings=DriverSettings()) as bench:
         session = await bench.run(map_reduce(), {"n": 2000})
         assert session.engine.output == {"sum": 2000 * 2000}
         assert session.facts.slot * 10 < session.facts.committed
