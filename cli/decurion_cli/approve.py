@@ -40,9 +40,10 @@ def approve(
     Exit codes: 0 it was taken, 2 it was refused or nothing is asked, 3 something around is wrong.
     """
     from decurion_cli.asking import form_of
+    from decurion_cli.paths import written
 
     with exits():
-        filled = form_of(form or [])
+        filled, node = form_of(form or []), written(node)
         if ledger:
             logging.getLogger("decurion_worker").setLevel(logging.ERROR)
             by = asyncio.run(_in_ledger(run, node, not reject, filled, comment, group, ledger))

@@ -38,15 +38,19 @@ def ls(
     output: OutputOption = "text",
 ) -> None:
     """List the artefacts of a run: name, type, size, SHA-256 and path of each file."""
+    from decurion_cli.paths import written
     from decurion_cli.run_files import listed
 
     exists(ledger)
-    rows = _do(listed(ledger, run, at=at, every=every))
+    rows = _do(listed(ledger, run, at=written(at), every=every))
     if output == "json":
         typer.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
         return
     for row in rows:
         typer.echo("  ".join(str(v) for v in row.values()))
+    if not rows:
+        none = "it holds no files" if every else "its graph names no artefacts; --all lists its files"
+        typer.echo(f"run {run}: {none}", err=True)
 
 
 @app.command("get")
@@ -61,10 +65,11 @@ def get(
     ledger: LedgerOption = LEDGER,
 ) -> None:
     """Take an artefact out of the ledger: one file goes to the standard output, or to --to."""
+    from decurion_cli.paths import written
     from decurion_cli.run_files import taken
 
     exists(ledger)
     with exits():
-        content = asyncio.run(taken(ledger, run, "" if every else name, at=at, every=every, to=to))
+        content = asyncio.run(taken(ledger, run, "" if every else name, at=written(at), every=every, to=to))
     if content is not None:
         typer.get_binary_stream("stdout").write(content)

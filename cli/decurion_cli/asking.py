@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,9 +14,10 @@ import orjson
 import typer
 
 from decurion_crds.errors import InputError
-from decurion_crds.findings import printable
+from decurion_crds.findings import did_you_mean, listed, printable
 
 if TYPE_CHECKING:
+    from decurion_crds.compiled import CompiledGraph
     from decurion_worker.approving import Answer, Verdict
     from decurion_worker.engine import Asked
 
@@ -30,6 +31,19 @@ def answers_of(pairs: Sequence[str]) -> dict[str, bool]:
             raise InputError(f"--approve {pair}: write NODE=yes or NODE=no; NODE is a path, a node's name, or *")
         found[node] = word == "yes"
     return found
+
+
+def check_answers(given: Mapping[str, bool], graph: CompiledGraph | None) -> None:
+    """That every name of an answer is that of a node that asks, where the graph is known. Raises `InputError`."""
+    if graph is None:
+        return
+    asking = {node.name for scope in (graph.root, *graph.templates.values()) for node in scope.nodes if node.approval}
+    for name in given:
+        last = name.rpartition("/")[2].partition("[")[0]
+        if name != "*" and last not in asking:
+            meant = did_you_mean(last, asking)
+            hint = f'did you mean "{meant}"?' if meant else f"it asks at {listed(sorted(asking))}"
+            raise InputError(f'--approve {name}: no node "{last}" of the graph asks people; {hint}')
 
 
 def form_of(pairs: Sequence[str]) -> dict[str, Any] | None:

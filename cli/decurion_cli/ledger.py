@@ -46,8 +46,8 @@ def _do(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _where(arguments: list[str], ledger: str) -> tuple[str, list[str]]:
-    """The ledger and the other arguments: an address or an existing folder in front stands for --ledger."""
-    if arguments and ("://" in arguments[0] or Path(arguments[0]).is_dir()):
+    """The ledger and the other arguments: an address, or a folder, in front stands for --ledger."""
+    if arguments and ("/" in arguments[0] or Path(arguments[0]).is_dir()):
         return arguments[0], arguments[1:]
     return ledger, arguments
 
@@ -56,6 +56,10 @@ def exists(ledger: str) -> None:
     """Exit with a sentence where a folder is named that is not there: it must not look like one without runs."""
     with exits():
         folder = Path(unquote(urlsplit(ledger).path) if ledger.startswith("file:") else ledger)
+        if folder.is_file():
+            raise InputError(
+                f"{ledger}: it is a file; bring its run back by `decurion ledger copy {ledger} RUN LEDGER`"
+            )
         if ("://" not in ledger or ledger.startswith("file:")) and not folder.is_dir():
             raise InputError(f"{ledger}: there is no ledger; correct --ledger, or run a graph on it first")
 
@@ -85,14 +89,17 @@ def ls(
 @app.command("show")
 def show(
     run: Annotated[str, typer.Argument(help="A run's id.")],
-    path: Annotated[str, typer.Argument(help="A node's path, as `ls` prints it.")],
+    path: Annotated[
+        str, typer.Argument(help="A node's path, as `ls` prints it, or with the key of an item: /each[ACME]/read.")
+    ],
     ledger: LedgerOption = LEDGER,
     output: OutputOption = "text",
 ) -> None:
     """Show one node of a run: what it saw, what it returned, at what cost, and what was tried before."""
+    from decurion_cli.paths import written
     from decurion_cli.records import describe, show_node
 
-    node = _do(show_node(ledger, run, path))
+    node = _do(show_node(ledger, run, written(path)))
     if output == "json":
         typer.echo(orjson.dumps(node, option=orjson.OPT_INDENT_2).decode())
     else:

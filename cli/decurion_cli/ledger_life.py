@@ -14,6 +14,7 @@ from decurion_cli.durations import day, seconds, size
 from decurion_cli.exits import RUN_FAILED, exits
 from decurion_cli.ledger import OutputOption, exists
 from decurion_crds.errors import InputError
+from decurion_crds.findings import listed
 
 if TYPE_CHECKING:
     from decurion_ledger.copying import Copied
@@ -60,11 +61,14 @@ def copy(
 async def _copy(uri: str, run: str, to: str) -> Copied:
     """One of the two may be an archive."""
     from decurion_ledger import open_store
-    from decurion_ledger.archive import pack_run, unpack_run
+    from decurion_ledger.archive import pack_run, runs_in, unpack_run
     from decurion_ledger.copying import copy_run
 
     if is_archive(uri) and is_archive(to):
         raise InputError(f"{to}: an archive is the copy of another as it is; copy the file")
+    held = await asyncio.to_thread(runs_in, Path(uri)) if is_archive(uri) else [run]
+    if run not in held:
+        raise InputError(f"{uri}: it holds {listed(held)}, and not {run}; name what it holds")
     stores = [open_store(place) for place in (uri, to) if not is_archive(place)]
     try:
         if is_archive(to):

@@ -62,10 +62,11 @@ def prove(
     anchors: AnchorsOption = "",
 ) -> None:
     """Print a proof that a record is in a run's log, for somebody who cannot read the ledger."""
+    from decurion_cli.paths import written
     from decurion_cli.trust import proof_of
 
     with exits():
-        proof = asyncio.run(proof_of(ledger, run, path, anchors))
+        proof = asyncio.run(proof_of(ledger, run, written(path), anchors))
     typer.echo(orjson.dumps(proof, option=orjson.OPT_INDENT_2).decode())
 
 

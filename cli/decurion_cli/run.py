@@ -120,7 +120,8 @@ def run(
     Exit codes: 0 succeeded, 1 the run failed, 2 the input is wrong, 3 something around is (with the line that resumes),
     4 it waits for people, and nobody is at a terminal here.
     """
-    from decurion_cli.asking import Desk, answers_of
+    from decurion_cli.asking import Desk, answers_of, check_answers
+    from decurion_cli.paths import written
     from decurion_cli.progress import RunDisplay
     from decurion_worker.errors import RunWaits
 
@@ -130,8 +131,9 @@ def run(
         if cancel and not resume:
             raise InputError("--cancel ends a run that is there: name it with --resume")
         given = answers_of(approve or [])
-        earlier = _earlier(retry_from, fork_from, resume)
+        earlier = _earlier(retry_from, (fork_from[0], written(fork_from[1])), resume)
         request, manifests = _request(files or [], graph, input, bind or [], resume, take_over, run_id, earlier)
+        check_answers(given, request.graph)
         request = _kept(request, retention, resume, manifests if not input else None)
         request = _signed(request, sign)
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
@@ -204,7 +206,8 @@ def _request(
 ) -> tuple[OpenRequest, Manifests]:
     import uuid_utils
 
-    from decurion_cli.manifests import compiled, read
+    from decurion_cli.manifests import compiled, read, show_warnings
+    from decurion_cli.run_checks import strangers
     from decurion_worker.errors import BadInput
     from decurion_worker.opening import OpenRequest, check_input
 
@@ -222,6 +225,8 @@ def _request(
     if earlier is None and not given:
         earlier = _earlier_of(manifests, found.name)
     value, uri, base = _input(given, manifests, found.name)
+    if value is None and not uri and not given:
+        show_warnings(strangers(manifests))
     if not uri and not (earlier is not None and value is None):
         try:
             value = check_input(found, value if value is not None else {})
@@ -323,7 +328,7 @@ def _placed(error: BadInput, given: str, manifests: Manifests, graph: str) -> De
     if not given:
         found = manifests.run_of(graph)
         if found is None:
-            return error
+            return InputError(f"{error}; give the input by --input, or by a TaskGraphRun of {graph} among the files")
         document, above = found[0], ("spec", "input")
         return CompileFailed(list(input_findings(error, lambda steps: document.locate((*above, *steps)))))
     if not given.startswith("@"):

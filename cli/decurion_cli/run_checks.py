@@ -31,6 +31,12 @@ def run_findings(manifests: Manifests, results: Mapping[str, Compilation]) -> li
     return found
 
 
+def strangers(manifests: Manifests) -> list[Finding]:
+    """A warning for each run whose graph is not among the files: nothing of it is used."""
+    known = sorted(manifests.graphs)
+    return [_no_graph(document, run, known) for document, run in manifests.runs if run.spec.graph not in known]
+
+
 def _no_graph(document: Document, run: TaskGraphRun, known: list[str]) -> Finding:
     meant = did_you_mean(run.spec.graph, known)
     hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"

@@ -344,7 +344,7 @@ async def test_a_node_that_writes_beyond_the_quota_fails() -> None:
     ("call", "why"),
     [
         ("name: read, arguments: {path: gone}", "there is no file gone"),
-        ("name: read, arguments: {path: ../x}", "a name is not empty, and no . or .."),
+        ("name: read, arguments: {path: ../x}", "a part of a path is neither empty nor one or two dots"),
         ("name: write, arguments: {path: b, text: x}", "may write a; add it to its workspace.write"),
         ("name: edit, arguments: {path: a, old: x, new: z}", "there is no file a"),
         ("name: delete, arguments: {path: /etc/passwd}", "a path in a workspace is relative"),

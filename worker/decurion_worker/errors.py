@@ -55,6 +55,7 @@ DecurionError                      (decurion_crds.errors)
     ├── CannotListen               the ingress cannot have its address
     ├── EarlierRunError            (also InputError) what a run is to take of an earlier one cannot be taken
     │   ├── EarlierMissing         the ledger does not hold that run
+    │   ├── EarlierCollected       that run is over, and deleted soon
     │   ├── EarlierOpen            that run has not ended
     │   ├── EarlierDiffers         that run has another graph or input
     │   ├── NothingFailed          that run succeeded, so there is nothing to retry
@@ -664,6 +665,13 @@ class EarlierMissing(EarlierRunError):
 
     def __init__(self, run: str, ledger: str) -> None:
         super().__init__(run, f"{ledger} does not hold it, so nothing can be taken from it; list what it holds")
+
+
+class EarlierCollected(EarlierRunError):
+    """The retention of the run that is to be taken up is over: it is about to be deleted, or was."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run, "its retention is over, so nothing can be taken from it; begin a new run of its graph")
 
 
 class EarlierOpen(EarlierRunError):

@@ -24,7 +24,7 @@ from decurion_worker.appointing import Appointed, signer
 from decurion_worker.bundles import get_bundle
 from decurion_worker.earlier import Earlier, Read, read_earlier, taking_of
 from decurion_worker.engine import Engine
-from decurion_worker.errors import BadInput, EarlierMissing, LogCorrupt, RunExists
+from decurion_worker.errors import BadInput, EarlierCollected, LogCorrupt, RunExists
 from decurion_worker.importing import first_files, take_packs
 from decurion_worker.projection import RunFacts
 from decurion_worker.records import genesis_record
@@ -156,7 +156,7 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
     patience = driver.settings.log.patience
     earlier = await read_earlier(driver.store, request.earlier, patience=patience) if request.earlier else None
     if earlier is not None and await is_deleted(driver.store, earlier.run, patience=patience):
-        raise EarlierMissing(earlier.run, driver.ledger_uri)
+        raise EarlierCollected(earlier.run)
     graph = await _graph_of(driver, request, earlier)
     checked = await _input_of(driver, request, earlier, graph)
     scheduled = request.scheduled_at or driver.now().astimezone(UTC).isoformat(timespec="seconds")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from decurion_crds.compile.draft import VALUE, NodeDraft
-from decurion_crds.compile.report import Report, Spot
+from decurion_crds.compile.report import Report, Spot, inputs_hint
 from decurion_crds.compile.sites import Due
 from decurion_crds.compile.workspaces import CONFLICTS_OUTPUT
 from decurion_crds.compiled import Schema
@@ -117,7 +117,7 @@ def check_input(node: NodeDraft, template: Schema, report: Report) -> None:
             # One name too many and one too few are one name that is wrong.
             swapped = len(unknown) == len(missing) == 1
             meant = missing.pop() if swapped else did_you_mean(name, declared)
-            hint = f'did you mean "{meant}"?' if meant else f"its input has {listed(declared)}"
+            hint = f'did you mean "{meant}"?' if meant else inputs_hint(name, declared)
             message = f'the {runs} has no input "{name}"; {hint}'
             report.add("FIELD-UNKNOWN", spot, message, fix=Fix(name, meant) if meant else None)
     for name in missing:

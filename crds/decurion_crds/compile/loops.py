@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from decurion_crds.compile.draft import NodeDraft
-from decurion_crds.compile.report import Report, Spot
+from decurion_crds.compile.report import Report, Spot, inputs_hint
 from decurion_crds.compiled import ITERATIONS, Schema
 from decurion_crds.expressions.shapes import branches, record, words
-from decurion_crds.findings import Fix, did_you_mean, listed
+from decurion_crds.findings import Fix, did_you_mean
 from decurion_crds.v1alpha1.taskgraph import LoopBlock
 
 ROUND_NAMES = ("output", "iteration")
@@ -37,7 +37,7 @@ def check_next(node: NodeDraft, template: Schema, report: Report) -> None:
     for name in node.model.loop.next:
         if name not in declared:
             meant = did_you_mean(name, declared)
-            hint = f'did you mean "{meant}"?' if meant else f"its input has {listed(declared)}"
+            hint = f'did you mean "{meant}"?' if meant else inputs_hint(name, declared)
             message = f'the {node.body.shown} has no input "{name}"; {hint}'
             spot = node.spot.below("loop").below("next", name).key()
             report.add("FIELD-UNKNOWN", spot, message, fix=Fix(name, meant) if meant else None)

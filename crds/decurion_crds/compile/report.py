@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from decurion_crds.errors import SchemaRefused
 from decurion_crds.expressions.errors import Problem
-from decurion_crds.findings import Finding, Fix, Severity
+from decurion_crds.findings import Finding, Fix, Severity, listed
 from decurion_crds.v1alpha1 import Place
 from decurion_crds.v1alpha1.parse import KEY
 
@@ -130,3 +130,10 @@ def index_in(text: str, line: int, column: int) -> int:
     lines = text.split("\n")
     before = sum(len(part) + 1 for part in lines[: line - 1])
     return min(before + column - 1, len(text))
+
+
+def inputs_hint(name: str, declared: Sequence[str]) -> str:
+    """What to do about a name that is given to a template, and is none of its inputs."""
+    if declared:
+        return f"its input has {listed(declared)}"
+    return f"it takes none; declare it there, as in input: {{{name}: …}}"

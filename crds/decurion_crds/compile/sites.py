@@ -26,7 +26,7 @@ from decurion_crds.expressions.shapes import (
     words,
 )
 from decurion_crds.expressions.types import NotJson, Types
-from decurion_crds.expressions.wording import Context, guard, members, problems, unfit
+from decurion_crds.expressions.wording import Context, guard, item_hint, members, problems, unfit
 from decurion_crds.findings import Fix, did_you_mean, listed
 
 Names = Mapping[str, Schema | None]
@@ -185,7 +185,7 @@ class SiteTyper:
                 fix = Fix(name, meant) if meant else None
                 return Problem("EXPR-FIELD", f'{words(branch)} has no field "{name}"; {hint}', line, column, fix)
             else:
-                hint = f"read the field of its items: [x.{name} for x in {here}]" if kind == "array" else f"read {here}"
+                hint = item_hint(name, here) if kind == "array" else f"read {here}"
                 message = f'{here} is {words(branch)}, which has no field "{name}"; {hint}'
                 return Problem("EXPR-FIELD", message, line, column)
         return union(found)

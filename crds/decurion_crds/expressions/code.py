@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from decurion_crds.compiled import Code
 from decurion_crds.expressions.errors import ExpressionRefused, Problem
+from decurion_crds.expressions.foreign import source_not_python
 from decurion_crds.expressions.rewrite import (
     Columns,
     Reading,
@@ -102,9 +103,7 @@ def parse_code(src: str, names: Collection[str]) -> ParsedCode:
     try:
         module = ast.parse(src)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        at = (error.lineno or 1, error.offset or 1) if isinstance(error, SyntaxError) else (1, 1)
-        message = error.msg if isinstance(error, SyntaxError) else "the source is nested too deeply; split it"
-        raise ExpressionRefused([Problem("EXPR-SYNTAX", message, *at)]) from None
+        raise ExpressionRefused([source_not_python(src, error)]) from None
     if depth([module], MAX_DEPTH) > MAX_DEPTH:
         message = f"the source is nested deeper than {MAX_DEPTH} levels; split it into functions"
         raise ExpressionRefused([Problem("EXPR-SYNTAX", message)])
@@ -179,7 +178,7 @@ def _top_level(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
         if not isinstance(node, _SCOPES):
             pending.extend(ast.iter_child_nodes(node))
     last = module.body[-1] if module.body else module
-    if not isinstance(last, ast.Expr):
+    if not isinstance(last, ast.Expr | ast.Return):
         yield last, "the last statement is the result and must be an expression; write the value as last line"
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import keyword
-import re
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from decurion_crds.compiled import Expr
+from decurion_crds.expressions import foreign
 from decurion_crds.expressions.errors import ExpressionRefused, Problem
 from decurion_crds.expressions.rewrite import (
     Columns,
@@ -27,7 +27,7 @@ from decurion_crds.expressions.rewrite import (
 )
 from decurion_crds.expressions.wide import index_of, length_of, light_uses
 from decurion_crds.expressions.words import BUILTINS, FUNCTIONS, MUTATORS
-from decurion_crds.findings import Fix, did_you_mean
+from decurion_crds.findings import Fix
 from decurion_crds.values import MAX_INTEGER
 
 MAX_DEPTH = 100
@@ -48,18 +48,6 @@ _REFUSED: dict[type[ast.AST], str] = {
     ast.YieldFrom: "yield has no meaning in an expression; write a list",
     ast.MatMult: "the operator @ has no meaning for JSON values; remove it",
 }
-_FOREIGN = (
-    ("&&", "write `and` for &&"),
-    ("||", "write `or` for ||"),
-    ("===", "write == for ==="),
-    ("=>", "write `lambda x: …` for =>"),
-    ("?", "write `a if condition else b` for condition ? a : b"),
-    ("!", "write `not` for !"),
-)
-_LOGIC = {"&&": "and", "||": "or", "AND": "and", "OR": "or", "NOT": "not"}
-_LOGICAL = re.compile(r"&&|\|\||\b(?:AND|OR|NOT)\b")
-_FIELD = re.compile(r"\.\s*([a-z]+)\b")
-_FOREIGN_NAMES = {"true": "True", "false": "False", "null": "None", "undefined": "None", "nil": "None"}
 
 
 @dataclass(frozen=True)
@@ -137,11 +125,6 @@ def shortest(paths: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return kept
 
 
-def suggest_name(word: str, known: Collection[str]) -> str | None:
-    """What an unknown name was probably meant to be."""
-    return _FOREIGN_NAMES.get(word) or did_you_mean(word, known)
-
-
 def _tree(src: str) -> ast.Expression:
     text = src.rstrip()
     stripped = text.lstrip()
@@ -156,7 +139,7 @@ def _tree(src: str) -> ast.Expression:
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             if "\n" in text and not shift:
                 continue
-            raise ExpressionRefused([_syntax_problem(stripped, error, shift)]) from None
+            raise ExpressionRefused([foreign.not_python(stripped, error, shift)]) from None
         return _shifted(tree, shift)
     raise AssertionError("unreachable")
 
@@ -176,35 +159,6 @@ def _shifted(tree: ast.Expression, shift: int) -> ast.Expression:
                 if node.end_col_offset is not None:
                     node.end_col_offset -= shift if node.end_lineno == 1 else 0
     return tree
-
-
-def _syntax_problem(text: str, error: Exception, shift: int) -> Problem:
-    line, column = 1, 1
-    if isinstance(error, SyntaxError):
-        line = error.lineno or 1
-        # An end of text that comes too early has no offset.
-        column = max(1, (error.offset or len(text) + shift + 1) - (shift if line == 1 else 0))
-    message = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
-    fix = None
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        hint = next((hint for sign, hint in _FOREIGN if sign in text), "")
-        word = next((match[1] for match in _FIELD.finditer(text) if keyword.iskeyword(match[1])), None)
-        if word is not None:
-            hint = f'{word} is a word of Python; read that field as ["{word}"]'
-        elif (logical := _LOGICAL.search(text)) is not None and not re.search("[\"']", text[: logical.start()]):
-            found, instead = logical[0], _LOGIC[logical[0]]
-            hint = f"write `{instead}` for {found}"
-            line, column = (
-                text.count("\n", 0, logical.start()) + 1,
-                logical.start() - text.rfind("\n", 0, logical.start()),
-            )
-            spaced = text[: logical.start()][-1:].isspace() and text[logical.end() :][:1].isspace()
-            fix = Fix(found, instead if spaced or found.isalpha() else f" {instead} ")
-    else:
-        message, hint = "a statement stands where an expression is due", "write a value, or use a code node"
-    return Problem("EXPR-SYNTAX", f"{message}; {hint}" if hint else message, line, column, fix)
 
 
 def _is_field(node: ast.expr) -> bool:
@@ -240,6 +194,7 @@ class _Reader:
         self.uses: list[tuple[tuple[str, ...], int | None, bool]] = []
         """Path, constant index and whether nothing but that, or its length, is wanted, of every use of a path."""
         self.problems: list[Problem] = []
+        self._src = src
         self._columns = Columns(src)
 
     def problem(self, node: ast.AST, code: str, message: str, fix: Fix | None = None) -> Problem:
@@ -266,11 +221,24 @@ class _Reader:
             self._call(node, bound)
         elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
             self._read(node, bound)
+        elif (habit := self._habit(node, bound)) is not None:
+            self.problems.append(habit)
         else:
             if isinstance(node, ast.Constant):
                 self._constant(node)
             for child in ast.iter_child_nodes(node):
                 self._visit(child, bound)
+
+    def _habit(self, node: ast.AST, bound: frozenset[str]) -> Problem | None:
+        """What Python takes for something that nobody means: braces of a template, and its filters."""
+        if isinstance(node, ast.Set) and len(node.elts) == 1 and isinstance(node.elts[0], ast.Set):
+            inner = [ast.get_source_segment(self._src, one) or "" for one in node.elts[0].elts]
+            whole = ast.get_source_segment(self._src, node) or ""
+            fix = Fix(whole, inner[0]) if len(inner) == 1 and "\n" not in whole else None
+            message = f"expressions stand here without braces; write {inner[0] if len(inner) == 1 else 'one value'}"
+            return self.problem(node, "EXPR-SYNTAX", message, fix)
+        said = foreign.filtered(node, self._src, self.names | bound) if isinstance(node, ast.BinOp) else None
+        return self.problem(node, "EXPR-SYNTAX", *said) if said is not None else None
 
     def _read(self, node: ast.expr, bound: frozenset[str], index: int | None = None, light: bool = False) -> None:
         item = index_of(node)
@@ -303,9 +271,16 @@ class _Reader:
 
     def _unknown(self, node: ast.AST, name: str, bound: frozenset[str]) -> None:
         known = sorted({*self.names, *bound})
-        meant = suggest_name(name, [*known, *sorted(BUILTINS | FUNCTIONS)])
+        own = foreign.suggested(name, known)
+        if own is None and "output" in self.names and name not in foreign.NO_VALUES:
+            message = f"{name} is not known here; write output.{name} for a field of the result"
+            self.problems.append(self.problem(node, "EXPR-NAME", message, Fix(name, f"output.{name}")))
+            return
+        meant = own or foreign.suggested(name, sorted(BUILTINS | FUNCTIONS))
         visible = ", ".join(known) or "no names"
         hint = f"did you mean {meant}?" if meant else f"visible here: {visible}"
+        if name in foreign.NO_VALUES:
+            meant, hint = None, foreign.NO_VALUES[name]
         fix = Fix(name, meant) if meant else None
         self.problems.append(self.problem(node, "EXPR-NAME", f"{name} is not known here; {hint}", fix))
 
@@ -374,6 +349,8 @@ class _Reader:
         value = node.value
         if isinstance(value, bytes | complex) or value is Ellipsis:
             self._refuse(node, f"{value!r} is no JSON value; write a string or a number")
+        elif isinstance(value, float) and not math.isfinite(value):
+            self._refuse(node, "this number is beyond what readers of JSON hold; write a smaller one, or a string")
         elif isinstance(value, int) and abs(value) > MAX_INTEGER:
             self._refuse(node, "this integer is beyond ±(2^53 − 1), which JSON readers round; use a string")
         elif isinstance(value, str):

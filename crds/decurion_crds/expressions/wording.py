@@ -136,6 +136,8 @@ def members(shown: str) -> list[str]:
 
 
 def _unknown_key(diagnostic: Diagnostic, context: Context) -> _Said | None:
+    if "can only be subscripted with a string literal key" in diagnostic.message:
+        return "EXPR-TYPE", "an object is read by the name of a field that is written out; write one, as in x.id", None
     match = re.match(r'Unknown key "(.*?)" for TypedDict `(.*?)`(?: - did you mean "(.*)"\?)?', diagnostic.message)
     if not match:
         return None
@@ -186,6 +188,9 @@ def _no_attribute(diagnostic: Diagnostic, context: Context) -> _Said | None:
             return _IGNORED
         if "None" in union[2]:
             return _guard(_subject(diagnostic, context))
+    function = re.match(r"Function `(.*)` has no attribute `(.*)`", diagnostic.message)
+    if function:
+        return "EXPR-TYPE", f"{function[1]} is a function and has no {function[2]}; write {function[1]}(…)", None
     match = re.match(r"Object of type `(.*)` has no attribute `(.*)`", diagnostic.message)
     shown, name = (union[2], union[1]) if union else (match[1], match[2]) if match else ("", "")
     if not shown:
@@ -266,12 +271,21 @@ def _argument(diagnostic: Diagnostic, context: Context) -> _Said | None:
     return "EXPR-TYPE", f"{call[1]}() does not take {what}; convert it, or use another function", None
 
 
+def item_hint(name: str, subject: str) -> str:
+    """What to write where a field is read of a list."""
+    if name in ("length", "size", "count"):
+        return f"write len({subject})"
+    return f"read the field of its items: [x.{name} for x in {subject}]"
+
+
 def _key(key: str, shown: str, subject: str, context: Context) -> _Said:
     found = in_words(shown, context.types)
     name = re.fullmatch(r'Literal\["(.*)"\]', key)
     if name and found.startswith("list"):
-        hint = f"read the field of its items: [x.{name[1]} for x in {subject}]"
+        hint = item_hint(name[1], subject)
         return "EXPR-FIELD", f'{subject} is a {found}, which has no field "{name[1]}"; {hint}', None
+    if key.startswith("slice["):
+        return "EXPR-TYPE", f"the bounds of a part of {subject} are integers; write int(…) around what is none", None
     what = f'"{name[1]}"' if name else _a(in_words(key, context.types))
     return "EXPR-FIELD", f"{subject} is {_a(found)}, of which {what} cannot be read; read {subject} itself", None
 
@@ -310,6 +324,8 @@ def _returned(diagnostic: Diagnostic, context: Context) -> _Said | None:
     match = re.match(r"Return type does not match returned value: expected `(.*)`, found `(.*)`", diagnostic.message)
     if not match or context.due is None:
         return None
+    if match[2] == "None" and context.is_code and not is_nullable(context.due):
+        return context.mismatch_code, "the last line is the result, and it gives nothing; write the value there", None
     exact = context.types.schema_of(match[2], dicts=True)
     if isinstance(exact, NotJson):
         return "EXPR-TYPE", f"the value is {_a(exact.shown)}, which JSON does not have; write {exact.instead}", None

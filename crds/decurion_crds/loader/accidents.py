@@ -11,6 +11,7 @@ _PAIRS = {")": "(", "]": "[", "}": "{"}
 _QUOTE = "put the whole text into double quotes, or write it as a block with |"
 _HELM = re.compile(r"\{\{-|-\}\}|\{\{ *(\.|\$|if |else|end|with |range |include |template |toYaml |define )")
 _REFUSED = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\ufeff")
+_GLUED = re.compile(r"\s*(?:- )?([A-Za-z]\w*):[^\s:/]\S*$")
 
 
 def unbalanced(text: str) -> bool:
@@ -95,6 +96,11 @@ def syntax(source: Source, spot: Spot, problem: str, context: str) -> str:
         return "YAML does not allow tabs for indentation; use spaces"
     if "unexpected ':'" in problem:
         return f"a : between braces needs a space behind it; add the space, or {_QUOTE}"
+    glued = "mapping values are not allowed" in problem or "could not find expected ':'" in problem
+    if glued and (key := _glued(source, spot)):
+        return f"a : after a name needs a space behind it; write {key}: …"
+    if "did not find expected key" in problem and "block mapping" in context and line.lstrip().startswith("- "):
+        return "an item of a list stands among the fields of an object; indent it as its list, or remove the -"
     if "mapping values are not allowed" in problem:
         return f'a ": " inside a text ends it for YAML; {_QUOTE}'
     if "cannot start any token" in problem:
@@ -107,6 +113,12 @@ def syntax(source: Source, spot: Spot, problem: str, context: str) -> str:
     if "flow" in context or "block mapping" in context or "tag" in problem or "alias" in context or "anchor" in context:
         hint = f"if an expression or a text stands here, {_QUOTE}"
     return f"{said}; {hint}"
+
+
+def _glued(source: Source, spot: Spot) -> str | None:
+    """The name before a : that no blank follows, in the line where a text began that goes on to `spot`."""
+    found = _GLUED.match(source.line(spot.line - 1)) if spot.line > 1 else None
+    return found[1] if found else None
 
 
 def _excerpt(text: str, limit: int = 40) -> str:

@@ -18,6 +18,7 @@ from decurion_crds.v1alpha1.agent import Agent
 from decurion_crds.v1alpha1.approval import Approval
 from decurion_crds.v1alpha1.base import API_VERSION, MAX_SPEC_BYTES, MAX_SPEC_DEPTH, Model, Resource
 from decurion_crds.v1alpha1.delimiters import DELIMITER
+from decurion_crds.v1alpha1.elsewhere import here
 from decurion_crds.v1alpha1.fields import field_of, literals, model_at
 from decurion_crds.v1alpha1.llm import LLM
 from decurion_crds.v1alpha1.mcpserver import MCPServer
@@ -239,7 +240,9 @@ def _explain(model: type[Resource], detail: ErrorDetails) -> tuple[str, Place, s
         owner = model_at(model, place[:-1])
         field = field_of(owner, str(place[-1])) if owner else None
         about = f" ({(field.description or '').partition('. ')[0].removesuffix('.')})" if field else ""
-        return "FIELD-MISSING", place[:-1], f"{place[-1]} is missing; add it{about}", None
+        choices = literals(model, place)
+        added = f"{place[-1]}: {listed(choices, last='or')}" if choices else "it"
+        return "FIELD-MISSING", place[:-1], f"{place[-1]} is missing; add {added}{about}", None
     if kind == "literal_error":
         return _no_member(literals(model, place), found, place)
     if kind == "member":
@@ -300,7 +303,7 @@ def _unknown_field(owner: type[Model] | None, place: Place) -> tuple[str, Place,
     if name in owner.later:
         return "NOT-SUPPORTED", place, f"{name} is not built yet; {owner.later[name]}", None
     known = [str(field.alias) for field in owner.model_fields.values()]
-    meant = did_you_mean(name, known)
+    meant = here(name, known) or did_you_mean(name, known)
     if meant:
         return (
             "FIELD-UNKNOWN",

@@ -30,7 +30,7 @@ def name_fault(name: str) -> str | None:
     if _PLAIN.fullmatch(name) and name.partition(".")[0].lower() not in _DEVICES:
         return None
     if name in ("", ".", ".."):
-        return "a name is not empty, and no . or .."
+        return "a part of a path is neither empty nor one or two dots"
     if _CONTROL.search(name):
         return "a name has no slash, backslash, NUL or other control character"
     if name[-1] in ". ":

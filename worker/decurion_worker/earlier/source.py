@@ -21,7 +21,14 @@ from decurion_ledger.patience import Patience
 from decurion_ledger.workspace import Version
 from decurion_worker.earlier.select import Races, Seen, is_final, select
 from decurion_worker.engine.environment import prune
-from decurion_worker.errors import EarlierDiffers, EarlierMissing, EarlierOpen, NothingFailed, PathNotRun
+from decurion_worker.errors import (
+    EarlierCollected,
+    EarlierDiffers,
+    EarlierMissing,
+    EarlierOpen,
+    NothingFailed,
+    PathNotRun,
+)
 
 Mode = Literal["retry", "fork"]
 AT_ONCE = 1000
@@ -202,7 +209,10 @@ def _root(read: str) -> str:
 
 
 async def read_earlier(store: Store, earlier: Earlier, *, patience: Patience) -> Read:
-    """Read the log of an earlier run. Raises `EarlierMissing`, `EarlierOpen`, `PathNotRun` for a path that is none."""
+    """Read the log of an earlier run.
+
+    Raises `EarlierMissing`, `EarlierCollected`, `EarlierOpen`, and `PathNotRun` for a path that is none.
+    """
     if earlier.path:
         _check_path(earlier)
     log: _Log | None = None
@@ -218,8 +228,10 @@ async def read_earlier(store: Store, earlier: Earlier, *, patience: Patience) ->
                     log.races.note(record)
                 elif record.core is not None and record.type != "genesis" and not is_final(record.path):
                     log.index[record.path] = _seen(record.core)
-    except (RunNotFound, RunDeleted) as error:
+    except RunNotFound as error:
         raise EarlierMissing(earlier.run, store.uri) from error
+    except RunDeleted as error:
+        raise EarlierCollected(earlier.run) from error
     if log is None or log.close is None:
         raise EarlierOpen(earlier.run)
     return Read(earlier, log)
@@ -250,7 +262,7 @@ async def taking_of(
 ) -> Taking:
     """What is to be taken by a run whose `genesis` has this note, as it was worked out first.
 
-    Raises `EarlierMissing` when the earlier run is gone before all was taken.
+    Raises `EarlierMissing` or `EarlierCollected` when the earlier run is gone before all was taken.
     """
     earlier = Earlier(note["run"], note["mode"], note.get("path", ""))
     return (await read_earlier(store, earlier, patience=patience)).taking(graph, input)
