@@ -111,7 +111,7 @@ def findings_of(path: Path) -> list[Finding]:
     """What `decurion validate` finds in a file."""
     manifests = read([path])
     found = list(manifests.findings)
-    for result in compile_all(manifests).values():
+    for result in compile_all(manifests, as_used=True).values():
         found += [one for one in independent(result.findings, manifests.findings) if one not in found]
     return found
 

@@ -25,7 +25,7 @@ class Checked:
 def check(manifests: Manifests) -> Checked:
     """Compile every graph, and look at runs beside them."""
     findings = list(manifests.findings)
-    results = compile_all(manifests) if manifests.graphs else {}
+    results = compile_all(manifests, as_used=True) if manifests.graphs else {}
     runs = run_findings(manifests, results)
     for result in results.values():
         # A graph whose document does not parse is not among the results; one cause, one finding.

@@ -43,7 +43,7 @@ def show(
     with exits():
         if (effective and output == "mermaid") or (output == "yaml" and not effective):
             raise InputError(f"-o {output} {'is no form of a manifest' if effective else 'needs --effective'}")
-        manifests, found = compiled(files, graph, use_run=False)
+        manifests, found = compiled(files, graph, use_run=False, as_used=True)
     if effective:
         written = manifests.graphs[graph or found.name][1]
         typer.echo(_effective(written, found, output), nl=False)

@@ -73,6 +73,10 @@ class Manifests:
         """The graphs that a graph can refer to, by the same rule."""
         return {d.name: Module(graph, d.locate, d.hoisted.open) for d, graph in _near(document, self.graphs.values())}
 
+    def runs_for(self, document: Document) -> list[tuple[Document, TaskGraphRun]]:
+        """The runs that can name a graph, by the same rule."""
+        return _near(document, self.runs)
+
     def as_written(self, finding: Finding, document: Document) -> Finding:
         """A finding with its path as in the file; it is of the graph in `document` where it names no other."""
         if finding.graph is not None:
@@ -143,10 +147,14 @@ def compile_all(
     only: str | None = None,
     bind: Mapping[str, Mapping[str, str]] | None = None,
     stand_ins: Mapping[str, LLM] | None = None,
+    as_used: bool = False,
 ) -> dict[str, Compilation]:
     """Every graph of the files (or the one of that name), compiled with what it names from the files; `bind` puts, by
     kind, one LLM or MCPServer in another's place, and `stand_ins` take the place of LLMs that are not among the files.
+    `as_used`: needs without a resource stand for what others among the files bind, where all of these do.
     """
+    from decurion_cli.bound import bound_in, used_in
+
     done: dict[str, Compilation] = {}
     with Checker() as checker:
         for name, (document, graph) in manifests.graphs.items():
@@ -154,20 +162,29 @@ def compile_all(
                 continue
             known = {**(stand_ins or {}), **manifests.llms_for(document)}
             servers = manifests.servers_for(document)
+            swaps = bind or {}
+            if as_used and graph.spec.needs:
+                swaps = {kind: {**one, **swaps.get(kind, {})} for kind, one in bound_in(manifests, document).items()}
             found = compile_graph(
                 graph,
-                llms=_swapped(known, "LLM", bind or {}),
-                servers=_swapped(servers, "MCPServer", bind or {}),
+                llms=_swapped(known, "LLM", swaps),
+                servers=_swapped(servers, "MCPServer", swaps),
                 agents=manifests.agents_for(document),
                 graphs=manifests.graphs_for(document),
                 positions=document.locate,
                 open=document.hoisted.open,
                 checker=checker,
             )
-            done[name] = Compilation(
-                found.compiled, [manifests.as_written(f, document) for f in found.findings if not manifests.unread(f)]
-            )
+            findings = [f for f in found.findings if not manifests.unread(f)]
+            if as_used and any(_open(f) for f in findings) and used_in(manifests, document):
+                findings = [f for f in findings if not _open(f)]
+            done[name] = Compilation(found.compiled, [manifests.as_written(f, document) for f in findings])
     return done
+
+
+def _open(finding: Finding) -> bool:
+    """Whether it says that a need of the graph itself stands for nothing."""
+    return finding.graph is None and finding.absent is not None and finding.path.startswith("needs")
 
 
 def _swapped(known: Mapping[str, T], kind: str, bind: Mapping[str, Mapping[str, str]]) -> dict[str, T]:
@@ -179,22 +196,32 @@ def _swapped(known: Mapping[str, T], kind: str, bind: Mapping[str, Mapping[str, 
     return found
 
 
-def _by_kind(manifests: Manifests, document: Document, bind: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Bindings of the command line by kind: that of what is named, and LLM where both have the names."""
+def _by_kind(
+    manifests: Manifests, document: Document, bind: Mapping[str, str], needs: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """Bindings of the command line by kind: that of the need, else of what is named; LLM where both have the names."""
     llms, servers = manifests.llms_for(document), manifests.servers_for(document)
     found: dict[str, dict[str, str]] = {"LLM": {}, "MCPServer": {}}
     for swapped, other in bind.items():
+        if swapped in needs:
+            found[needs[swapped]][swapped] = other
+            continue
         server = other in servers and (other not in llms or (swapped in servers and swapped not in llms))
         found["MCPServer" if server else "LLM"][swapped] = other
     return found
 
 
 def compiled(
-    files: Sequence[Path], graph: str, *, bind: Mapping[str, str] | None = None, use_run: bool = True
+    files: Sequence[Path],
+    graph: str,
+    *,
+    bind: Mapping[str, str] | None = None,
+    use_run: bool = True,
+    as_used: bool = False,
 ) -> tuple[Manifests, CompiledGraph]:
     """The one graph of the files (or the one named `graph`), with the overrides of its run, and `bind` over these.
 
-    Without `use_run` runs among the files are left alone.
+    Without `use_run` runs among the files are left alone. `as_used`: as `compile_all`, for looking at a graph.
 
     Raises `CompileFailed`, `NoSuchGraph`.
     """
@@ -207,10 +234,11 @@ def compiled(
     if chosen not in manifests.graphs:
         raise NoSuchGraph(graph, known)
     run = manifests.run_of(chosen) if use_run else None
-    swaps = _by_kind(manifests, manifests.graphs[chosen][0], bind or {})
+    document, written = manifests.graphs[chosen]
+    swaps = _by_kind(manifests, document, bind or {}, written.spec.needs)
     if run is not None and run[1].spec.overrides:
         swaps = {kind: {**given, **swaps[kind]} for kind, given in run[1].spec.overrides.by_kind.items()}
-    result = compile_all(manifests, only=chosen, bind=swaps)[chosen]
+    result = compile_all(manifests, only=chosen, bind=swaps, as_used=as_used)[chosen]
     show_warnings(manifests.findings + result.findings)
     if result.compiled is None:
         raise CompileFailed([f for f in result.findings if f.severity == "error"])

@@ -130,7 +130,7 @@ def try_node(
     from decurion_cli.manifests import compiled, secrets_for
     from decurion_worker.rehearsal import rehearse
 
-    manifests, found = compiled([file], graph, bind=bind, use_run=False)
+    manifests, found = compiled([file], graph, bind=bind, use_run=False, as_used=True)
     base = file if file.is_dir() else file.parent
     return asyncio.run(
         rehearse(

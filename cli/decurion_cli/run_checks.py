@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+from decurion_cli.bound import bound_in
 from decurion_cli.manifests import Manifests
 from decurion_crds.compile import Compilation
 from decurion_crds.compiled import CompiledGraph
@@ -26,6 +27,7 @@ def run_findings(manifests: Manifests, results: Mapping[str, Compilation]) -> li
             if manifests.graphs:
                 found.append(_no_graph(document, run, sorted(manifests.graphs)))
         elif result.compiled is not None:
+            found.extend(_unbound(manifests, document, run))
             found.extend(_overrides(document, run, result.compiled))
             found.extend(_input(document, run, result.compiled))
     return found
@@ -42,6 +44,20 @@ def _no_graph(document: Document, run: TaskGraphRun, known: list[str]) -> Findin
     hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
     message = f"there is no graph {run.spec.graph} among these files; {hint}"
     return _at(document, ("spec", "graph"), "graph", "REF-MISSING", message, severity="warning")
+
+
+def _unbound(manifests: Manifests, document: Document, run: TaskGraphRun) -> Iterator[Finding]:
+    """Needs of the graph that stand for nothing in this run, though others bind them."""
+    owner, graph = manifests.graphs[run.spec.graph]
+    swaps = run.spec.overrides.by_kind if run.spec.overrides is not None else {}
+    for kind, bound in bound_in(manifests, owner).items():
+        for need in (need for need in bound if need not in swaps.get(kind, {})):
+            field = "llms" if kind == "LLM" else "servers"
+            message = (
+                f"the graph {graph.name} needs the {kind} {need}, and there is none of that name; bind one, as in "
+                f"overrides: {{{field}: {{{need}: NAME}}}}"
+            )
+            yield _at(document, ("spec", "graph"), "graph", "REF-MISSING", message)
 
 
 def _overrides(document: Document, run: TaskGraphRun, graph: CompiledGraph) -> Iterator[Finding]:

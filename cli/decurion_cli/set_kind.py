@@ -41,7 +41,7 @@ def set_kind(path: Path, node: str, kind: str, choices: Choices, *, graph: str =
     Of the old block is kept what carries over; `notes` say what does not. Raises `InputError`, `CompileFailed`; also
     when anything but the block would change.
     """
-    manifests, before = compiled([path], graph, use_run=False)
+    manifests, before = compiled([path], graph, use_run=False, as_used=True)
     _, old = find(before, node)
     document, model = manifests.graphs[graph or before.name]
     place, written = _written(document, model, node)

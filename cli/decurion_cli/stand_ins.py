@@ -20,11 +20,11 @@ class Alone:
 
 def compile_alone(manifests: Manifests, *, only: str | None = None) -> Alone:
     """Every graph of the files (or the one of that name). A model that is missing is no finding: another stands in."""
-    results = compile_all(manifests, only=only)
+    results = compile_all(manifests, only=only, as_used=True)
     absent = {f.absent for r in results.values() for f in r.findings if (f.absent or "").startswith("LLM ")}
     guessed = frozenset(str(one).partition(" ")[2] for one in absent)
     if guessed:
-        results = compile_all(manifests, only=only, stand_ins=_models(guessed))
+        results = compile_all(manifests, only=only, stand_ins=_models(guessed), as_used=True)
     return Alone(results, guessed)
 
 

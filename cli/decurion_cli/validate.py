@@ -52,11 +52,15 @@ def validate(
 
 def _right(manifests: Manifests, checked: Checked) -> Iterator[str]:
     """One line for each graph in a file without errors, with its digest; without graphs, for each resource."""
+    from decurion_cli.bound import bound_in
+
     broken = {f.file for f in checked.findings if f.severity == "error"}
-    for name, (document, _) in manifests.graphs.items():
-        compiled = checked.results[name].compiled
+    for name, (document, graph) in manifests.graphs.items():
+        compiled, needs = checked.results[name].compiled, graph.spec.needs
         if compiled is not None and document.file not in broken:
-            yield f"TaskGraph {name}: ok, digest {compiled.digest[:16]}"
+            bound = [pair for kind in bound_in(manifests, document).values() for pair in kind.items()] if needs else []
+            given = f" with {', '.join(f'{need}={to}' for need, to in sorted(bound))}" if bound else ""
+            yield f"TaskGraph {name}: ok, digest {compiled.digest[:16]}{given}"
     for document in manifests.loaded.documents if not manifests.graphs else ():
         if document.ours and document.kind in KINDS and document.file not in broken:
             yield f"{document.kind} {document.name}: ok"

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import orjson
 
+from decurion_crds.uses import agent_uses, swaps_of, uses
 from decurion_crds.v1alpha1 import MAX_SPEC_BYTES, TERMINAL_PHASES
-from decurion_operator.closures import agent_uses, swaps_of, uses
 from decurion_operator.conditions import seconds_of
 from decurion_operator.pruned import pruned_fields
 from decurion_operator.queue import Key
@@ -158,7 +158,7 @@ def _links(resource: Resource) -> frozenset[Key]:
     if kind in ("TaskGraph", "Agent"):
         named = (uses if kind == "TaskGraph" else agent_uses)(resource.spec)
         llms = (Key("LLM", namespace, name) for name in named.llms | named.bound)
-        servers = (Key("MCPServer", namespace, name) for name in named.servers)
+        servers = (Key("MCPServer", namespace, name) for name in named.servers | named.bound)
         agents = (Key("Agent", namespace, name) for name in named.agents)
         graphs = (Key("TaskGraph", namespace, ref) for ref, _ in named.graphs)
         return frozenset({*llms, *servers, *agents, *graphs})
@@ -188,6 +188,13 @@ class Cache:
         """The objects of `kind` that refer to `key`, whether or not that exists."""
         found = (self.get(k) for k in tuple(self._referrers.get(key, ())) if k.kind == kind)
         return [r for r in found if r is not None]
+
+    def bound(self, resource: Resource) -> frozenset[Key]:
+        """The TaskGraphs with needs that a resource uses and may bind."""
+        if resource.key.kind == "TaskGraphRun" and not swaps_of(resource.spec):
+            return frozenset()
+        targets = (key for key in _links(resource) if key.kind == "TaskGraph")
+        return frozenset(key for key in targets if (graph := self.get(key)) is not None and graph.spec.get("needs"))
 
     def users(self, key: Key) -> list[Resource]:
         """The TaskGraphs whose closure `key` belongs to, by whatever way, each once."""

@@ -6,102 +6,26 @@ Each (graph, binding) is looked at once, so the cost grows with the closure and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from decurion_crds.compile import BUILTIN, MAX_INSTANCES
-from decurion_crds.schemas import FOREIGN
-
-_RUN_A_GRAPH = ("graph", "map", "loop")
-"""The blocks whose `ref` names another graph."""
-
-
-OVERRIDES: Mapping[str, str] = {"llms": "LLM", "servers": "MCPServer"}
-"""The kind that each field of a run's overrides swaps."""
-Swaps: TypeAlias = Mapping[tuple[str, str], str]
-"""What a run puts in the place of what its graph names: kind and name → name."""
+from decurion_crds.compile import MAX_INSTANCES
+from decurion_crds.uses import OVERRIDES, Swaps, agent_uses, uses
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
     """Names of what a graph's closure needs: LLMs and MCPServers by the names that a run's overrides swap, other
-    TaskGraphs and Agents.
+    TaskGraphs and Agents. `typing` are MCPServers that nothing calls, by which graphs are typed where they exist: those
+    of the names of needs that are bound.
     """
 
     llms: frozenset[str] = frozenset()
     graphs: frozenset[str] = frozenset()
     servers: frozenset[str] = frozenset()
     agents: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Uses:
-    """What one spec names: LLMs, MCPServers, Agents, and other graphs with what they are bound to."""
-
-    llms: frozenset[str] = frozenset()
-    servers: frozenset[str] = frozenset()
-    agents: frozenset[str] = frozenset()
-    graphs: tuple[tuple[str, Mapping[str, str]], ...] = ()
-    needs: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def bound(self) -> frozenset[str]:
-        return frozenset(name for _, bind in self.graphs for name in bind.values())
-
-
-def uses(spec: Mapping[str, Any]) -> Uses:
-    """What a spec names in its own nodes and those of its templates. What is no name is for the compiler to say."""
-    llms: set[str] = set()
-    servers: set[str] = set()
-    agents: set[str] = set()
-    graphs: list[tuple[str, Mapping[str, str]]] = []
-    for node in _nodes(spec):
-        llm = node.get("llm")
-        if isinstance(llm, Mapping) and isinstance(llm.get("ref"), str):
-            llms.add(llm["ref"])
-        tool = node.get("tool")
-        if isinstance(tool, Mapping) and isinstance(tool.get("server"), str):
-            servers |= {tool["server"]} - BUILTIN.keys()
-        agent = node.get("agent")
-        if isinstance(agent, Mapping):
-            if isinstance(agent.get("ref"), str):
-                agents.add(agent["ref"])
-            inside = agent_uses(agent)
-            llms |= inside.llms
-            servers |= inside.servers
-            agents |= inside.agents
-            graphs += inside.graphs
-        for kind in _RUN_A_GRAPH:
-            block = node.get(kind)
-            if isinstance(block, Mapping) and isinstance(block.get("ref"), str):
-                graphs.append((block["ref"], _bound(block)))
-    graphs += [(name, {}) for name in sorted(_schema_owners(spec))]
-    needs = spec.get("needs")
-    return Uses(
-        frozenset(llms),
-        frozenset(servers),
-        frozenset(agents),
-        tuple(graphs),
-        needs if isinstance(needs, Mapping) else {},
-    )
-
-
-def agent_uses(spec: Mapping[str, Any]) -> Uses:
-    """The LLM, MCPServers, graphs and Agents that an agent names, that of an Agent or one that is written in a node."""
-    model, tools = spec.get("model"), _objects(spec.get("tools"))
-    return Uses(
-        llms=frozenset({model} if isinstance(model, str) else ()),
-        servers=frozenset(tool["server"] for tool in tools if isinstance(tool.get("server"), str)) - BUILTIN.keys(),
-        agents=frozenset(tool["agent"] for tool in tools if isinstance(tool.get("agent"), str)),
-        graphs=tuple((tool["graph"], _bound(tool)) for tool in tools if isinstance(tool.get("graph"), str)),
-    )
-
-
-def _bound(block: Mapping[str, Any]) -> dict[str, str]:
-    bind = block.get("bind")
-    given = bind.items() if isinstance(bind, Mapping) else ()
-    return {name: to for name, to in given if isinstance(to, str)}
+    typing: frozenset[str] = frozenset()
 
 
 def reach(
@@ -126,7 +50,7 @@ def reach(
         own: dict[str, str] = {}
         apart: list[tuple[str, Mapping[str, str]]] = []
         llms |= {env.get(ref, ref) for ref in here.llms}
-        servers |= here.servers
+        servers |= {env.get(ref, ref) for ref in here.servers}
         new = sorted(here.agents)
         while new:
             ref = new.pop()
@@ -145,20 +69,14 @@ def reach(
                 known[ref] = uses(look(ref) or {})
             given = {need: env.get(to, to) for need, to in bind.items() if need in known[ref].needs}
             llms.update(to for need, to in given.items() if known[ref].needs[need] == "LLM")
+            servers.update(to for need, to in given.items() if known[ref].needs[need] == "MCPServer")
             inner = (ref, tuple(sorted((need, to) for need, to in given.items() if need != to)))
             # A graph with more is refused by the compiler.
             if inner not in seen and len(seen) <= MAX_INSTANCES:
                 seen.add(inner)
                 due.append(inner)
-    return Reach(frozenset(llms), frozenset(graphs), frozenset(servers), frozenset(agents))
-
-
-def swaps_of(spec: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """The overrides of a run."""
-    written = spec.get("overrides") or {}
-    return {
-        (kind, ref): str(name) for part, kind in OVERRIDES.items() for ref, name in (written.get(part) or {}).items()
-    }
+    typing = {need for one in known.values() for need, kind in one.needs.items() if kind == "MCPServer"} - servers
+    return Reach(frozenset(llms), frozenset(graphs), frozenset(servers), frozenset(agents), frozenset(typing))
 
 
 def unused_swap(swaps: Swaps, reach: Reach, graph: str) -> str:
@@ -168,29 +86,3 @@ def unused_swap(swaps: Swaps, reach: Reach, graph: str) -> str:
         for ref in sorted(ref for of, ref in swaps if of == kind and ref not in used[kind]):
             return f'overrides.{part} names "{ref}", and graph "{graph}" uses no {kind} of that name.'
     return ""
-
-
-def _schema_owners(value: object) -> Iterator[str]:
-    """Graphs whose shared schemas are referred to, wherever a schema may stand."""
-    due = [value]
-    while due:
-        here = due.pop()
-        if isinstance(here, Mapping):
-            ref = here.get("$ref")
-            found = FOREIGN.fullmatch(ref) if isinstance(ref, str) else None
-            if found:
-                yield found["graph"]
-            due.extend(here.values())
-        elif isinstance(here, list):
-            due.extend(here)
-
-
-def _nodes(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for scope in (spec, *_objects(spec.get("templates"))):
-        yield from _objects(scope.get("nodes"))
-        yield from _objects(scope.get("finally"))
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    """The objects of a list; what else is written there is for the compiler to complain about."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

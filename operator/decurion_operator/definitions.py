@@ -7,15 +7,17 @@ resolved, within the namespace, and the compiler is asked.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from decurion_crds.bindings import GraphUse, bound_by_uses, needs_of, uses_in
 from decurion_crds.findings import Finding
 from decurion_crds.secrets import Entry
+from decurion_crds.uses import Swaps
 from decurion_crds.v1alpha1 import API_VERSION, parse_resource
 from decurion_operator.cache import Cache, Resource
-from decurion_operator.closures import Reach, Swaps, reach
+from decurion_operator.closures import Reach, reach
 from decurion_operator.compiling import Answer, Compiling, Question
 from decurion_operator.conditions import Reason
 from decurion_operator.plan.definitions import Verdict, judge, plan_graph, plan_llm, summary, too_large
@@ -105,7 +107,8 @@ class Definitions:
                 self._add(run.key)
         if graph is None:
             return None
-        found = Assessment(None) if graph.too_large else self.assess(graph, {}, asker=key)
+        bound = bound_by_uses(key.name, Namespace(self._cache, key.namespace))
+        found = Assessment(None) if graph.too_large else self.assess(graph, bound, asker=key)
         if (found.missing or found.unready) and (wait := self._settling(graph)) is not None:
             return wait
         status = plan_graph(
@@ -143,6 +146,10 @@ class Definitions:
                 unready[f"{kind} {name}"] = problem
             if not resource.too_large and not _errors(self._parser.findings(resource)):
                 found[kind][ref] = resource
+        for ref in sorted(closure.typing):
+            resource = self._cache.get(Key("MCPServer", graph.key.namespace, swaps.get(("MCPServer", ref), ref)))
+            if resource is not None and not resource.too_large and not _errors(self._parser.findings(resource)):
+                found["MCPServer"][ref] = resource
         known = {kind: self._around(graph.key, kind) for kind in names} if missing else {}
         question = Question(graph, found["LLM"], found["TaskGraph"], found["MCPServer"], found["Agent"], known)
         return Assessment(self._compiling.ask(question, asker), tuple(missing), unready)
@@ -178,6 +185,27 @@ class Definitions:
         age = self._now() - resource.created
         fresh = age < SETTLE_SECONDS and not (resource.status or {}).get("conditions")
         return SETTLE_SECONDS - age if fresh else None
+
+
+class Namespace:
+    """What there is around a graph of a namespace, as the cache knows it."""
+
+    def __init__(self, cache: Cache, namespace: str) -> None:
+        self._cache = cache
+        self._namespace = namespace
+
+    def needs(self, graph: str) -> Mapping[str, str]:
+        found = self._cache.get(Key("TaskGraph", self._namespace, graph))
+        return needs_of(found.spec) if found is not None else {}
+
+    def uses(self, graph: str) -> Iterator[GraphUse]:
+        key, needs = Key("TaskGraph", self._namespace, graph), self.needs(graph)
+        for kind in ("TaskGraph", "Agent", "TaskGraphRun"):
+            for one in sorted(self._cache.referrers(key, kind), key=lambda one: one.key):
+                yield from uses_in(kind, one.key.name, one.spec, graph=graph, needs=needs)
+
+    def exists(self, kind: str, name: str) -> bool:
+        return self._cache.get(Key(kind, self._namespace, name)) is not None
 
 
 def secret_problem(cache: Cache, namespace: str, refs: frozenset[Entry]) -> str:

@@ -230,8 +230,11 @@ class Operator:
         if not self.cache.put(resource, certain=certain):
             return
         self._add_dependants(resource)
-        if resource.key.kind == "TaskGraph" and (before is None or before.generation != resource.generation):
-            self._add_users(resource.key)
+        if before is None or before.generation != resource.generation:
+            if resource.key.kind == "TaskGraph":
+                self._add_users(resource.key)
+            for one in (resource,) if before is None else (before, resource):
+                self._add_bound(one)
         if resource.key.kind == "TaskGraphRun" and (before is None or _ranked(before) != _ranked(resource)):
             self._add(resource.pool)
 
@@ -242,6 +245,7 @@ class Operator:
         self._add_dependants(gone)
         if key.kind == "TaskGraph":
             self._add_users(key)
+        self._add_bound(gone)
         self.meter.tally.forget(key)
         if key.kind == "Approval":
             self._approvals.gone(gone)
@@ -274,9 +278,25 @@ class Operator:
         """Make due the graphs whose closure holds `key`, and the runs that name an LLM or MCPServer."""
         for graph in self.cache.users(key):
             self._add(graph.key)
+            if key.kind in ("LLM", "MCPServer"):
+                self._add_bound(graph)
         for run in self.cache.referrers(key, "TaskGraphRun") if key.kind in ("LLM", "MCPServer") else ():
+            self._add_bound(run)
             if not run.finished:
                 self._add(run.key)
+
+    def _add_bound(self, resource: Resource) -> None:
+        """Make due the graphs whose needs a graph, an Agent or a run binds, and those whose needs these bind in turn:
+        whether they are right may hang on all of their uses.
+        """
+        due, seen = [resource], {resource.key}
+        while due:
+            for key in self.cache.bound(due.pop()):
+                graph = self.cache.get(key)
+                if key not in seen and graph is not None:
+                    seen.add(key)
+                    due.append(graph)
+                    self._add(key)
 
     def _compared(self) -> None:
         self._runs.prune()

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from decurion_crds.secrets import Entry
+from decurion_crds.uses import swaps_of
 from decurion_operator.appointing import Appointer
 from decurion_operator.cache import Cache, Resource
-from decurion_operator.closures import Reach, swaps_of, unused_swap
+from decurion_operator.closures import Reach, unused_swap
 from decurion_operator.compiling import Compiling
 from decurion_operator.conditions import Reason, timestamp
 from decurion_operator.definitions import Definitions, graph_verdict, secret_problem

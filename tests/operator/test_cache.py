@@ -7,8 +7,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decurion_crds.uses import uses
 from decurion_operator.cache import Cache, trim
-from decurion_operator.closures import uses
 from decurion_operator.queue import Key
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from decurion_crds.uses import uses
 from decurion_operator.cache import Cache, trim
-from decurion_operator.closures import reach, uses
+from decurion_operator.closures import reach
 from decurion_operator.queue import Key
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from decurion_crds.compile.report import Report, Spot
-from decurion_crds.compile.tools import TEXT, Tool, find_tool
+from decurion_crds.compile.tools import TEXT, Tool, find_tool, typed_by
 from decurion_crds.compiled import AgentCall, AgentTool, Argument, Schema, Text, ToolCall
 from decurion_crds.errors import SchemaRefused
 from decurion_crds.expressions.shapes import settled
@@ -26,6 +26,7 @@ FINISH = "finish"
 """The tool by which an agent finishes."""
 STEPS = 50
 MAX_NAME = 64
+_NOWHERE: Mapping[str, Spot] = {}
 _OTHER = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
@@ -40,6 +41,21 @@ class GraphTool:
         return self.use.shown
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An entry of an agent's tools at its place. `tool` is the graph, template or agent, where it is one.
+
+    `apart`: an Agent lists it, and `spot` is where that is named.
+    """
+
+    entry: GivenTool
+    spot: Spot
+    tool: GraphTool | None
+    apart: bool
+
+
+Tools: TypeAlias = Mapping[str, Tool | GraphTool]
+"""The tools of an agent by the names that its model is given."""
 ToolScope: TypeAlias = "Callable[[Use], tuple[str, str]]"
 """Name in the compiled graph, and description, of the scope of a use."""
 FindUse: TypeAlias = "Callable[[GivenTool, Spot], Use | None]"
@@ -55,10 +71,15 @@ class AgentDraft:
     """
 
     spec: AgentSpec | None
-    tools: Mapping[str, Tool | GraphTool]
+    tools: Tools
     refs: tuple[tuple[str, str, Spot], ...] = ()
     steps: int = STEPS
     apart: bool = False
+    given: tuple[Given, ...] = ()
+
+    def servers(self) -> frozenset[str]:
+        """The servers of its tools, as they are named."""
+        return frozenset(given.entry.server for given in self.given if given.entry.server is not None)
 
     def uses(self) -> Iterator[Use]:
         """The scopes that run as tools."""
@@ -74,6 +95,12 @@ class AgentDraft:
     def calls(self, server: str) -> frozenset[str]:
         """The tools of a server that it may call, as the server names them."""
         return frozenset(t.name for t in self.tools.values() if isinstance(t, Tool) and t.server == server)
+
+    def under(self, env: Mapping[str, str], servers: Mapping[str, Resource]) -> AgentDraft:
+        """The agent where names stand for other servers, of which it is known that their tools fit."""
+        if self.apart or not any(ref in env for ref in self.servers()):
+            return self
+        return replace(self, tools=server_tools(self.given, servers, Report(None), env=env))
 
     def compiled(self, prompt: Text | None, model: str, scope: ToolScope) -> AgentCall | None:
         if self.spec is None or prompt is None:
@@ -122,38 +149,65 @@ def resolve_agent(
     servers: Mapping[str, Resource],
     report: Report,
     *,
+    first: Mapping[str, str],
     find: FindUse,
 ) -> AgentDraft:
-    """The agent of a node. What is refused is in the report; that a resource does not exist is told elsewhere."""
+    """The agent of a node. What is refused is in the report; that a resource does not exist is told elsewhere.
+
+    The tools of a need without a resource of its name are those of what it stands for `first`.
+    """
     spec = agent_spec(block, agents)
     refs = tuple(_refs(block, spec, spot))
     apart = block.ref is not None
     if spec is None:
         return AgentDraft(None, {}, refs, apart=apart)
-    tools: dict[str, Tool | GraphTool] = {}
-    for i, given in enumerate(spec.tools):
+    listed: list[Given] = []
+    for i, entry in enumerate(spec.tools):
         place = spot.below("ref") if apart else spot.below("tools").at(i)
-        if given.server is None:
-            use = find(given, place)
-            if use is not None:
-                name = given.as_ or (given.graph or given.template or given.agent or "").replace("-", "_")
-                _add(tools, name, GraphTool(use), place, report)
+        use = find(entry, place) if entry.server is None else None
+        if entry.server is not None or use is not None:
+            listed.append(Given(entry, place, GraphTool(use) if use is not None else None, apart))
+    given = tuple(listed)
+    env = {} if apart else {one: typed_by(one, servers, first) for one in first}
+    tools = server_tools(given, servers, report, env=env)
+    limits = block.limits or spec.limits
+    steps = limits.steps if limits is not None and limits.steps is not None else STEPS
+    return AgentDraft(spec, tools, refs, steps, apart, given)
+
+
+def server_tools(
+    given: Sequence[Given],
+    servers: Mapping[str, Resource],
+    report: Report,
+    *,
+    env: Mapping[str, str],
+    places: Mapping[str, Spot] = _NOWHERE,
+) -> dict[str, Tool | GraphTool]:
+    """The tools of an agent by name, where names of servers stand for others as `env` says, as is written at `places`.
+
+    What is refused is in the report.
+    """
+    tools: dict[str, Tool | GraphTool] = {}
+    for one in given:
+        entry = one.entry
+        if one.tool is not None:
+            name = entry.as_ or (entry.graph or entry.template or entry.agent or "").replace("-", "_")
+            _add(tools, name, one.tool, one.spot, report)
+        if entry.server is None:
             continue
-        ref = given.server
+        ref = env.get(entry.server, entry.server)
         server = servers.get(ref)
         if not isinstance(server, MCPServer):
             continue
-        names = given.allow if given.allow is not None else [tool.name for tool in server.spec.tools]
-        for j, name in enumerate(names):
-            written = not apart and given.allow is not None
-            at = place.below("allow").at(j) if written else place
+        bound = places.get(entry.server)
+        for j, name in enumerate(entry.allow if entry.allow is not None else [tool.name for tool in server.spec.tools]):
+            written = not one.apart and entry.allow is not None and bound is None
+            at = one.spot.below("allow").at(j) if written else bound or one.spot
             tool = find_tool(ref, server, name, at, report, written=written)
             if tool is not None:
-                alias = f"{given.as_}_{name}" if given.as_ else name
-                _add(tools, _OTHER.sub("_", alias)[:MAX_NAME], tool, place, report)
-    limits = block.limits or spec.limits
-    steps = limits.steps if limits is not None and limits.steps is not None else STEPS
-    return AgentDraft(spec, tools, refs, steps, apart)
+                alias = f"{entry.as_}_{name}" if entry.as_ else name
+                _add(tools, _OTHER.sub("_", alias)[:MAX_NAME], tool, bound or one.spot, report)
+    return tools
 
 
 def _add(tools: dict[str, Tool | GraphTool], name: str, tool: Tool | GraphTool, spot: Spot, report: Report) -> None:

@@ -11,6 +11,7 @@ from decurion_crds.compile.files import load_of
 from decurion_crds.compile.infer import Typed
 from decurion_crds.compile.order import Order
 from decurion_crds.compile.refs import OWN, Env, inside, instance_name
+from decurion_crds.compile.tools import ToolDraft
 from decurion_crds.compile.workspaces import Writes, run_workspace
 from decurion_crds.compiled import (
     AgentCall,
@@ -22,6 +23,7 @@ from decurion_crds.compiled import (
     LoopBlock,
     MapBlock,
     Node,
+    NodeKind,
     Retry,
     RunLimits,
     Scope,
@@ -148,7 +150,8 @@ class _Assembly:
         template, inner = self._use(draft.body, env) if draft.body is not None else ("", None)
         edges = order.edges[draft.name]
         model = draft.model
-        seconds = _seconds(draft) if model.timeout_seconds is None else model.timeout_seconds
+        tool = self._tool(draft, env)
+        seconds = _seconds(draft.kind, tool) if model.timeout_seconds is None else model.timeout_seconds
         node = Node.model_validate(
             {
                 "name": draft.name,
@@ -171,7 +174,7 @@ class _Assembly:
                 "workspace": self._writes.of(scope, draft),
                 "transform": _exprs(draft.transform) if draft.kind == "transform" else None,
                 "code": self._typed.codes.get(key),
-                "tool": draft.tool.compiled(draft.output) if draft.tool is not None else None,
+                "tool": tool.compiled(draft.output) if tool is not None else None,
                 "llm": _llm(draft, env),
                 "agent": self._agent(draft, env),
                 "map": self._map(scope, draft, template),
@@ -185,6 +188,12 @@ class _Assembly:
         tools = {name: self._done[name] for name in node.graph_tools}
         return node.model_copy(update={"digest": node_digest(node, template=inner, tools=tools, llm=spec)})
 
+    def _tool(self, draft: NodeDraft, env: Env) -> ToolDraft | None:
+        if draft.tool is None or draft.model.tool is None:
+            return None
+        ref = draft.model.tool.server
+        return draft.tool.under(env.get(ref, ref), self._draft.resources["MCPServer"])
+
     def _agent(self, draft: NodeDraft, env: Env) -> AgentCall | None:
         if draft.agent is None or draft.agent.spec is None:
             return None
@@ -194,7 +203,8 @@ class _Assembly:
         def scope(use: Use) -> tuple[str, str]:
             return self._use(use, env)[0], self._draft.scopes[use.scope].description
 
-        return draft.agent.compiled(draft.prompt.text if draft.prompt is not None else None, bound, scope)
+        agent = draft.agent.under(env, self._draft.resources["MCPServer"])
+        return agent.compiled(draft.prompt.text if draft.prompt is not None else None, bound, scope)
 
     def _map(self, scope: ScopeDraft, draft: NodeDraft, template: str) -> MapBlock | None:
         block = draft.model.map
@@ -219,11 +229,11 @@ class _Assembly:
         )
 
 
-def _seconds(draft: NodeDraft) -> float:
+def _seconds(kind: NodeKind, tool: ToolDraft | None) -> float:
     """The time of one try of a node that says nothing."""
-    if draft.tool is not None and draft.tool.tool is not None:
-        return draft.tool.tool.seconds
-    return TIMEOUTS[draft.kind]
+    if tool is not None and tool.tool is not None:
+        return tool.tool.seconds
+    return TIMEOUTS[kind]
 
 
 def _channel(draft: ChannelDraft) -> Channel:

@@ -14,9 +14,10 @@ from decurion_crds.compile.effects import check_races, check_reachable, check_un
 from decurion_crds.compile.finals import check_given_up
 from decurion_crds.compile.infer import infer
 from decurion_crds.compile.order import order_scope
-from decurion_crds.compile.refs import Around, Module, check_resources
+from decurion_crds.compile.refs import Around, Module
 from decurion_crds.compile.report import Positions, Report
 from decurion_crds.compile.resolve import resolve
+from decurion_crds.compile.resources import check_resources
 from decurion_crds.compile.size import check_size
 from decurion_crds.compile.templates import check_schemas, check_templates
 from decurion_crds.compile.workspaces import check_workspaces

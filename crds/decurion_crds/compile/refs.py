@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from decurion_crds.compile.agent_tools import graph_of, is_agent, owner_of
-from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft, Use
+from decurion_crds.compile.draft import ScopeDraft, Use
 from decurion_crds.compile.report import Positions, Report, Spot
 from decurion_crds.errors import SchemaRefused
 from decurion_crds.findings import Fix, did_you_mean, listed
@@ -28,7 +28,6 @@ OWN: Env = {}
 
 MAX_INSTANCES = 1_000
 """Most scopes of a compiled graph: each template of each graph under each binding is one."""
-ARTICLE = {"Agent": "an Agent", "LLM": "an LLM", "MCPServer": "an MCPServer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +87,7 @@ class Library:
         self._around = around
         self._report = report
         self._met: dict[str, Module] = {ROOT: root}
+        self._first: dict[str, dict[str, str]] = {}
         self._due: deque[str] = deque([ROOT])
 
     def pending(self) -> Iterator[tuple[str, Module]]:
@@ -95,6 +95,10 @@ class Library:
         while self._due:
             owner = self._due.popleft()
             yield owner, self._met[owner]
+
+    def first(self, owner: str) -> Mapping[str, str]:
+        """What the needs of a graph stand for in the first of its uses that binds them: need → resource."""
+        return self._first.get(owner, {})
 
     def use(
         self, ref: str, bind: Mapping[str, str], spot: Spot, *, field: str = "ref", apart: bool = False
@@ -118,6 +122,9 @@ class Library:
             if name not in needs:
                 self._no_need(ref, name, list(needs), at if apart else spot.below("bind", name).key())
         known = {need: given for need, given in bind.items() if need in needs}
+        outer, first = OWN if apart else self.first(spot.graph), self._first.setdefault(owner, {})
+        for need, given in known.items():
+            first.setdefault(need, outer.get(given, given))
         return Use(scope_name(owner), at, graph=ref, bind=known, apart=apart)
 
     def agent(self, name: str, spot: Spot, *, apart: bool) -> Use | None:
@@ -157,88 +164,3 @@ class Library:
         hint = f'did you mean "{meant}"?' if meant else f"its needs are {listed(needs)}"
         message = f'the graph {ref} has no "{name}" in its needs; {hint}'
         self._report.add("FIELD-UNKNOWN", spot, message, fix=Fix(name, meant) if meant else None)
-
-
-def resource_refs(node: NodeDraft) -> Iterator[tuple[str, str, Spot]]:
-    """Kind, name and place of the resources that a node's own block refers to."""
-    if node.model.llm is not None:
-        yield "LLM", node.model.llm.ref, node.spot.below("llm", "ref")
-    if node.model.tool is not None:
-        yield "MCPServer", node.model.tool.server, node.spot.below("tool", "server")
-    if node.agent is not None:
-        yield from node.agent.refs
-
-
-def check_resources(draft: GraphDraft, report: Report) -> None:
-    """That every resource exists that a node refers to, in each of the uses of its graph, and that needs are used."""
-    due: deque[tuple[ScopeDraft, Env]] = deque((scope, OWN) for scope in draft.scopes.values() if scope.graph == ROOT)
-    seen: set[str] = set()
-    while due:
-        scope, env = due.popleft()
-        if (name := instance_name(scope, env)) in seen:
-            continue
-        seen.add(name)
-        if scope.final is not None:
-            due.append((scope.final, env))
-        for node in scope.nodes.values():
-            apart = node.agent is not None and node.agent.apart
-            for kind, ref, spot in resource_refs(node):
-                if not apart:
-                    _check_kind(draft, scope, kind, ref, spot, report)
-                if apart or ref not in env:
-                    _check_exists(draft, kind, ref, spot, report)
-            for use in node.uses():
-                _check_bound(draft, scope, use, env, report)
-                due.append((draft.scopes[use.scope], inside(use, env)))
-                if len(seen) == MAX_INSTANCES:
-                    message = (
-                        f"with every graph under every binding there are more than {MAX_INSTANCES:,} scopes; bind "
-                        "fewer different names"
-                    )
-                    report.add("SPEC-TOO-LARGE", use.spot, message)
-                    return
-    _check_needs(draft, report)
-
-
-def _check_bound(draft: GraphDraft, scope: ScopeDraft, use: Use, env: Env, report: Report) -> None:
-    for need, name in use.bind.items():
-        kind = draft.needs[draft.scopes[use.scope].graph][need]
-        spot = use.spot if use.apart else use.spot.beside("bind").below(need)
-        if not use.apart:
-            _check_kind(draft, scope, kind, name, spot, report)
-        if use.apart or name not in env:
-            _check_exists(draft, kind, name, spot, report)
-
-
-def _check_kind(draft: GraphDraft, scope: ScopeDraft, kind: str, name: str, spot: Spot, report: Report) -> None:
-    declared = draft.needs[scope.graph].get(name)
-    if declared is not None and declared != kind:
-        message = f"{name} is {ARTICLE.get(declared, declared)} in needs, and {ARTICLE.get(kind, kind)} is due here"
-        report.add("FIELD-VALUE", spot, f"{message}; name another, or correct needs")
-
-
-def _check_exists(draft: GraphDraft, kind: str, name: str, spot: Spot, report: Report) -> None:
-    if name in draft.resources[kind]:
-        return
-    known = draft.known[kind]
-    meant = did_you_mean(name, known)
-    hint = f'did you mean "{meant}"?' if meant else f"apply {ARTICLE[kind]} of that name (there are {listed(known)})"
-    message = f'there is no {kind} "{name}"; {hint}'
-    fix = Fix(name, meant) if meant else None
-    report.add("REF-MISSING", spot, message, fix=fix, absent=f"{kind} {name}")
-
-
-def _check_needs(draft: GraphDraft, report: Report) -> None:
-    used: dict[str, set[str]] = {graph: set() for graph in draft.needs}
-    for scope in draft.scopes.values():
-        for node in scope.nodes.values():
-            if node.agent is None or not node.agent.apart:
-                used[scope.graph] |= {ref for _, ref, _ in resource_refs(node)}
-            used[scope.graph] |= {name for use in node.uses() if not use.apart for name in use.bind.values()}
-    misspelt = {finding.graph or ROOT for finding in report.findings if finding.absent is not None}
-    for graph, needs in draft.needs.items():
-        for name in needs:
-            if name not in used[graph] and graph not in misspelt:
-                spot = Spot(("spec",), "", graph).below("needs", name)
-                message = f"no node uses {name}, so binding it changes nothing; use it, or remove it from needs"
-                report.add("UNUSED", spot, message, severity="warning")

@@ -288,6 +288,7 @@ class _Resolver:
             spot,
             self._draft.resources["MCPServer"],
             self._report,
+            first=self._library.first(self._owner),
             parse=lambda src, at: self._text(src, at, draft),
             result=result,
         )
@@ -307,7 +308,9 @@ class _Resolver:
             draft.broken = draft.broken or use is None
             return use
 
-        draft.agent = resolve_agent(block, spot, resources["Agent"], resources["MCPServer"], self._report, find=find)
+        first = self._library.first(self._owner)
+        agents, servers = resources["Agent"], resources["MCPServer"]
+        draft.agent = resolve_agent(block, spot, agents, servers, self._report, first=first, find=find)
         draft.prompt = self._text(block.prompt, spot.below("prompt"), draft)
         if draft.model.output is None:
             given = given_output(block.ref or "", draft.agent.spec, spot.below("ref"), self._report)

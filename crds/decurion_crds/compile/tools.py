@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decurion_crds.canonical import Json
@@ -117,6 +117,14 @@ class ToolDraft:
             return self.tool.output
         return ANY if self.result is not None else declared or TEXT
 
+    def under(self, server: str, servers: Mapping[str, Resource]) -> ToolDraft:
+        """The call where `server` is the one that is called, of which it is known that its tool fits."""
+        found = servers.get(server)
+        if self.tool is None or server == self.tool.server or not isinstance(found, MCPServer):
+            return self
+        name = self.tool.name
+        return replace(self, tool=next(_tool_of(server, found, tool) for tool in found.spec.tools if tool.name == name))
+
     def compiled(self, declared: Schema | None) -> ToolCall | None:
         tool = self.tool
         if tool is None:
@@ -130,6 +138,21 @@ class ToolDraft:
             output=self.due(declared),
             repeatable=tool.repeatable,
         )
+
+
+def misfit(draft: ToolDraft, other: Tool, declared: Schema | None) -> str | None:
+    """Why another tool cannot be called in place of the one by which the call was typed; None when it can be."""
+    if draft.tool is None:
+        return None
+    taken = mismatch(draft.tool.input, other.input)
+    if taken is not None:
+        return f"it does not take what is given ({_at(*taken)})"
+    given = mismatch(replace(draft, tool=other).due(declared), draft.due(declared))
+    return f"it does not give what is read ({_at(*given)})" if given is not None else None
+
+
+def _at(path: str, reason: str) -> str:
+    return f"{path}: {reason}" if path else reason
 
 
 def find_tool(
@@ -150,14 +173,18 @@ def find_tool(
 
 
 def tool_of(ref: str, server: MCPServer, tool: ServerTool, spot: Spot, report: Report) -> Tool | None:
-    policy = tool.policy or ToolPolicy.model_validate({})
     try:
-        taken = ANY if tool.input is None else expand_schema(tool.input)
-        given = None if tool.output is None else expand_schema(tool.output)
+        return _tool_of(ref, server, tool)
     except SchemaRefused as refused:
         message = f"the tool {tool.name} of the MCPServer {ref} has a schema that is none ({refused}); correct it there"
         report.add("SCHEMA", spot, message)
         return None
+
+
+def _tool_of(ref: str, server: MCPServer, tool: ServerTool) -> Tool:
+    policy = tool.policy or ToolPolicy.model_validate({})
+    taken = ANY if tool.input is None else expand_schema(tool.input)
+    given = None if tool.output is None else expand_schema(tool.output)
     return Tool(
         server=ref,
         name=tool.name,
@@ -297,11 +324,21 @@ def resolve_tool(
     servers: Mapping[str, Resource],
     report: Report,
     *,
+    first: Mapping[str, str],
     parse: ParseText,
     result: Site | None,
 ) -> ToolDraft:
-    """The call that a node makes. What is refused is in the report; that there is no such server is told elsewhere."""
-    server, tool = servers.get(block.server), None
+    """The call that a node makes. What is refused is in the report; that there is no such server is told elsewhere.
+
+    A need without a resource of its name is typed by what it stands for `first`.
+    """
+    name = typed_by(block.server, servers, first)
+    server, tool = servers.get(name), None
     if isinstance(server, MCPServer):
-        tool = find_tool(block.server, server, block.name, spot.below("name"), report)
+        tool = find_tool(name, server, block.name, spot.below("name"), report)
     return ToolDraft(tool, arguments_of(block.arguments, spot.below("arguments"), parse), result)
+
+
+def typed_by(ref: str, servers: Mapping[str, Resource], first: Mapping[str, str]) -> str:
+    """The name of the server whose tools are those of `ref` where a graph is typed."""
+    return ref if ref in servers else first.get(ref, ref)

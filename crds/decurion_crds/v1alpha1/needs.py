@@ -8,7 +8,7 @@ from pydantic import Field
 
 from decurion_crds.v1alpha1.base import MAX_ENTRIES, ResourceKey, ResourceName, Rule, one_of
 
-NeedKind: TypeAlias = Literal["LLM"]
+NeedKind: TypeAlias = Literal["LLM", "MCPServer"]
 """Kinds of resources that a graph may let others swap."""
 Needs = Annotated[dict[ResourceKey, NeedKind], Field(max_length=MAX_ENTRIES)]
 Bindings = Annotated[dict[ResourceKey, ResourceName], Field(max_length=MAX_ENTRIES)]
