@@ -14,7 +14,9 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from decurion_crds.globs import ALL
@@ -44,20 +46,41 @@ async def made(objects: Objects, base: Version, files: dict[str, str]) -> Versio
     return await draft.commit()
 
 
-async def arms_here(count: int) -> tuple[float, float, float, int]:
-    """Seconds to make the arms, seconds and CPU seconds to merge them, and PUTs."""
+@dataclass(slots=True)
+class Spent:
+    """What a piece of work took, in seconds: of the clock, and of the processors, those of its children included."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.wall:.2f} s (CPU {self.cpu:.2f} s)"
+
+
+@contextmanager
+def spent() -> Iterator[Spent]:
+    def cpu() -> float:
+        times = os.times()
+        return times.user + times.system + times.children_user + times.children_system
+
+    took, began, worked = Spent(), time.perf_counter(), cpu()
+    yield took
+    took.wall, took.cpu = time.perf_counter() - began, cpu() - worked
+
+
+async def arms_here(count: int) -> tuple[Spent, Spent, int]:
+    """Making the arms, merging them, and PUTs."""
     store = Counted(MemoryStore())
     objects = Objects(store, "bench")
     base = await made(objects, EMPTY, {f"base/{i}.txt": text(0, i) for i in range(BASE)})
-    began = time.perf_counter()
-    versions = await asyncio.gather(
-        *(made(objects, base, {f"out/{arm}/{i}.txt": text(arm, i) for i in range(FILES)}) for arm in range(count))
-    )
-    between, worked = time.perf_counter(), time.process_time()
-    done = await merge(objects, base, dict(enumerate(versions)), Policy.FAIL)
-    ended = time.perf_counter()
+    with spent() as make:
+        versions = await asyncio.gather(
+            *(made(objects, base, {f"out/{arm}/{i}.txt": text(arm, i) for i in range(FILES)}) for arm in range(count))
+        )
+    with spent() as merging:
+        done = await merge(objects, base, dict(enumerate(versions)), Policy.FAIL)
     assert done.version is not None
-    return between - began, ended - between, time.process_time() - worked, store.puts
+    return make, merging, store.puts
 
 
 def git(folder: Path, *arguments: str, given: bytes | None = None) -> str:
@@ -73,22 +96,22 @@ def _commit(ref: str, files: dict[str, str], start: str = "") -> bytes:
     return b"".join(parts)
 
 
-def arms_of_git(folder: Path, count: int, merged: int) -> tuple[float, float]:
-    """Seconds to make the commits, and seconds to merge some of them one after the other."""
+def arms_of_git(folder: Path, count: int, merged: int) -> tuple[Spent, Spent]:
+    """Making the commits, and merging some of them one after the other."""
     git(folder, "init", "--quiet", "--bare", ".")
     git(folder, "fast-import", "--quiet", given=_commit("base", {f"base/{i}.txt": text(0, i) for i in range(BASE)}))
     arms = [
         _commit(f"arm{arm}", {f"out/{arm}/{i}.txt": text(arm, i) for i in range(FILES)}, "from refs/heads/base^0\n")
         for arm in range(count)
     ]
-    began = time.perf_counter()
-    git(folder, "fast-import", "--quiet", given=b"".join(arms))
-    between = time.perf_counter()
+    with spent() as make:
+        git(folder, "fast-import", "--quiet", given=b"".join(arms))
     head = git(folder, "rev-parse", "base")
-    for arm in range(merged):
-        tree = git(folder, "merge-tree", "--write-tree", head, f"arm{arm}")
-        head = git(folder, "commit-tree", tree, "-p", head, "-m", "m")
-    return between - began, time.perf_counter() - between
+    with spent() as merging:
+        for arm in range(merged):
+            tree = git(folder, "merge-tree", "--write-tree", head, f"arm{arm}")
+            head = git(folder, "commit-tree", tree, "-p", head, "-m", "m")
+    return make, merging
 
 
 def fill(folder: Path, count: int) -> None:
@@ -99,32 +122,30 @@ def fill(folder: Path, count: int) -> None:
             (below / f"{i:06d}.txt").write_text(f"file {i}\n")
 
 
-async def scan_here(folder: Path) -> tuple[float, float, float]:
-    """Seconds of the first scan, which reads all, seconds and CPU seconds of one that finds nothing changed."""
+async def scan_here(folder: Path) -> tuple[Spent, Spent]:
+    """The first scan, which reads all, and one that finds nothing changed."""
     objects = Objects(MemoryStore(), "bench")
-    began = time.perf_counter()
-    first = await scan(objects, folder, EMPTY)
-    between = time.perf_counter()
-    # What was written just before the first scan may have changed since: the second one says so, and reads it.
-    second = await scan(objects, folder, first.version, index=first.index)
-    warm, worked = time.perf_counter(), time.process_time()
-    third = await scan(objects, folder, first.version, index=second.index)
-    ended = time.perf_counter()
-    assert third.hashed == 0
-    assert third.version == first.version
-    return between - began, ended - warm, time.process_time() - worked
+    with spent() as cold:
+        known = await scan(objects, folder, EMPTY)
+    version = known.version
+    # What was written just before a scan may have changed since: the next one says so, and reads it.
+    while known.hashed:
+        known = await scan(objects, folder, version, index=known.index)
+    with spent() as warm:
+        again = await scan(objects, folder, version, index=known.index)
+    assert (again.hashed, again.version) == (0, version)
+    return cold, warm
 
 
-def scan_of_git(folder: Path) -> tuple[float, float]:
-    """Seconds of `git add`, and of a `git status` that finds nothing changed."""
+def scan_of_git(folder: Path) -> tuple[Spent, Spent]:
+    """`git add`, and a `git status` that finds nothing changed."""
     git(folder, "init", "--quiet", ".")
-    began = time.perf_counter()
-    git(folder, "add", ".")
-    between = time.perf_counter()
+    with spent() as cold:
+        git(folder, "add", ".")
     git(folder, "status", "--porcelain", "--untracked-files=no")
-    warm = time.perf_counter()
-    git(folder, "status", "--porcelain", "--untracked-files=all")
-    return between - began, time.perf_counter() - warm
+    with spent() as warm:
+        git(folder, "status", "--porcelain", "--untracked-files=all")
+    return cold, warm
 
 
 def workspace(arguments: Sequence[str]) -> int:
@@ -133,17 +154,16 @@ def workspace(arguments: Sequence[str]) -> int:
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--git-merges", type=int, default=200, help="how many of the arms git merges")
     given = parser.parse_args(arguments)
-    make, merged, worked, puts = asyncio.run(arms_here(given.arms))
+    make, merged, puts = asyncio.run(arms_here(given.arms))
+    print(f"{given.arms:,} arms of {FILES} files: made in {make}, merged in {merged}, {puts} PUTs")
     with tempfile.TemporaryDirectory() as folder:
-        make_git, merged_git = arms_of_git(Path(folder), given.arms, given.git_merges)
-    both = f"made in {make:.2f} s, merged in {merged:.2f} s (CPU {worked:.2f} s)"
-    print(f"{given.arms:,} arms of {FILES} files: {both}, {puts} PUTs")
-    some = f"{given.git_merges} of them merged one by one in {merged_git:.2f} s (merge-tree)"
-    print(f"  git: made in {make_git:.2f} s (fast-import), {some}")
+        make, merged = arms_of_git(Path(folder), given.arms, given.git_merges)
+    some = f"{given.git_merges} of them merged one by one in {merged} (merge-tree)"
+    print(f"  git: made in {make} (fast-import), {some}")
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), given.files)
-        cold, warm, worked = asyncio.run(scan_here(Path(folder)))
-        cold_git, warm_git = scan_of_git(Path(folder))
-    print(f"{given.files:,} files: first scan {cold:.2f} s, warm scan {warm:.2f} s (CPU {worked:.2f} s)")
-    print(f"  git: add {cold_git:.2f} s, warm status {warm_git:.2f} s")
+        cold, warm = asyncio.run(scan_here(Path(folder)))
+        print(f"{given.files:,} files: first scan {cold}, warm scan {warm}")
+        cold, warm = scan_of_git(Path(folder))
+    print(f"  git: add {cold}, warm status {warm}")
     return 0

@@ -151,52 +151,71 @@ def _decided(
 ) -> tuple[dict[str, Entry | None], dict[str, tuple[Side, ...]]]:
     """What the arms agree on, and the sides of what they do not, by its path."""
     tops = _tops(table)
+    owner: dict[str, int] = {}
+    shared: set[str] = set()
+    for number, changes in table.items():
+        for path in changes:
+            where = _group(path, tops)
+            if owner.setdefault(where, number) != number:
+                shared.add(where)
+    merged: dict[str, Entry | None] = {}
     groups: dict[str, dict[int, dict[str, Entry | None]]] = defaultdict(lambda: defaultdict(dict))
     for number, changes in table.items():
+        if not shared:
+            merged |= changes
+            continue
         for path, entry in changes.items():
-            groups[_group(path, tops)][number][path] = entry
-    merged: dict[str, Entry | None] = {}
+            where = _group(path, tops)
+            if where in shared:
+                groups[where][number][path] = entry
+            else:
+                merged[path] = entry
     open_: dict[str, tuple[Side, ...]] = {}
     for path, by_arm in groups.items():
         sides: dict[frozenset[tuple[str, Entry | None]], list[int]] = {}
         for number, changes in by_arm.items():
             sides.setdefault(frozenset(changes.items()), []).append(number)
-        if len(sides) == 1 and (len(by_arm) == 1 or not disjoint):
+        if len(sides) == 1 and not disjoint:
             merged |= next(iter(by_arm.values()))
         else:
             open_[path] = tuple(Side(tuple(arms), by_arm[arms[0]]) for arms in sides.values())
     return merged, open_
 
 
-def _tops(table: Mapping[int, Changes]) -> dict[tuple[str, ...], str]:
+def _tops(table: Mapping[int, Changes]) -> dict[str, str]:
     """Places where arms want a file and a folder, or names that are the same on some systems: folded path → path."""
-    spelled: dict[tuple[str, ...], str] = {}
-    files: set[tuple[str, ...]] = set()
-    tops: dict[tuple[str, ...], str] = {}
     present = sorted({path for changes in table.values() for path, entry in changes.items() if entry is not None})
-    for path in present:
-        names = path.split("/")
-        fold = tuple(map(folded, names))
-        files.add(fold)
-        for end in range(1, len(names) + 1):
-            here = "/".join(names[:end])
-            if spelled.setdefault(fold[:end], here) != here:
-                tops.setdefault(fold[:end], spelled[fold[:end]])
-    for path in present:
-        fold = tuple(map(folded, path.split("/")))
-        for end in range(1, len(fold)):
-            if fold[:end] in files:
-                tops.setdefault(fold[:end], spelled[fold[:end]])
+    spelled: dict[str, str] = {}
+    tops: dict[str, str] = {}
+    folders: dict[str, str] = {}
+
+    def seen(path: str) -> str:
+        """The folded path; each folder above is looked at once, before what is in it."""
+        above, slash, name = path.rpartition("/")
+        fold = folded(name)
+        if slash:
+            if above not in folders:
+                folders[above] = seen(above)
+            fold = f"{folders[above]}/{fold}"
+        if spelled.setdefault(fold, path) != path:
+            tops.setdefault(fold, spelled[fold])
+        return fold
+
+    files = {seen(path) for path in present}
+    for fold in folders.values():
+        if fold in files:
+            tops.setdefault(fold, spelled[fold])
     return tops
 
 
-def _group(path: str, tops: Mapping[tuple[str, ...], str]) -> str:
+def _group(path: str, tops: Mapping[str, str]) -> str:
     """The path that is decided on together with this one."""
     if tops:
-        fold = tuple(map(folded, path.split("/")))
-        for end in range(1, len(fold) + 1):
-            if fold[:end] in tops:
-                return tops[fold[:end]]
+        fold = ""
+        for name in path.split("/"):
+            fold = f"{fold}/{folded(name)}" if fold else folded(name)
+            if fold in tops:
+                return tops[fold]
     return path
 
 

@@ -8,6 +8,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 import orjson
+import zstandard
 
 from decurion_crds.canonical import canonical
 from decurion_ledger.errors import BlobCorrupt, NotFound
@@ -39,6 +40,8 @@ _SPAN = 8 * 1024 * 1024
 _AT_ONCE = 16
 _NEAR = 64 * 1024 * 1024
 _TREES = 4096
+_UNPACKED = 256
+"""Inline packs that are unpacked at a time, in a thread: those of thousands of arms would keep a loop from turning."""
 
 
 class Objects:
@@ -82,8 +85,9 @@ class Objects:
 
     async def learn(self, *versions: Version) -> None:
         """Find out where the objects of these versions are. Raises `BlobCorrupt` or the store's error."""
-        for inline in {version.inline for version in versions if version.inline}:
-            for blob in inline_blobs(inline):
+        inline = list(dict.fromkeys(version.inline for version in versions if version.inline))
+        for start in range(0, len(inline), _UNPACKED):
+            for blob in await asyncio.to_thread(_unpacked, inline[start : start + _UNPACKED]):
                 self._hold(blob)
         unknown = sorted({pack for version in versions for pack in version.packs} - self._packs)
         for start in range(0, len(unknown), _AT_ONCE):
@@ -109,6 +113,10 @@ class Objects:
 
     def place(self, name: str) -> Place | None:
         return self._places.get(name)
+
+    def at_hand(self, name: str) -> Blob | None:
+        """An object in memory that is in no pack."""
+        return None if name in self._places else self._near.get(name)
 
     def kind(self, name: str) -> ObjectKind:
         """Raises `BlobCorrupt` for an object that no version named."""
@@ -297,9 +305,9 @@ class Objects:
     # ------------------------------------------------------------------ memory
 
     def _hold(self, blob: Blob) -> None:
-        before = self._near.pop(blob.name, None)
-        if before is not None:
-            self._near_bytes -= len(before.raw)
+        if blob.name in self._near:
+            self._near.move_to_end(blob.name)
+            return
         self._near[blob.name] = blob
         self._near_bytes += len(blob.raw)
         while self._near_bytes > self._near_limit and len(self._near) > 1:
@@ -320,12 +328,17 @@ class Objects:
 def inline_blobs(inline: bytes) -> list[Blob]:
     """The objects that stand in a version itself. Raises `BlobCorrupt`."""
     found = []
+    by = zstandard.ZstdDecompressor()
     for name, place in read_index("", inline, "a record's workspace").items():
-        raw = unframed(inline[place.offset : place.offset + place.length], place, "a record's workspace")
+        raw = unframed(inline[place.offset : place.offset + place.length], place, "a record's workspace", by)
         if not fits(name, place.kind, raw):
             raise BlobCorrupt("a record's workspace", f"the object {name} in it does not have its hash")
         found.append(Blob(name, place.kind, raw))
     return found
+
+
+def _unpacked(inline: Iterable[bytes]) -> list[Blob]:
+    return [blob for one in inline for blob in inline_blobs(one)]
 
 
 def chunk_list(name: str, chunks: Sequence[tuple[str, int]]) -> Blob:

@@ -89,20 +89,20 @@ def read_index(pack: str, tail: bytes, where: str) -> dict[str, Place]:
         raise BlobCorrupt(where, f"its index cannot be read ({e})") from e
 
 
-def decompressed(frame: bytes, most: int) -> bytes:
+def decompressed(frame: bytes, most: int, by: zstandard.ZstdDecompressor | None = None) -> bytes:
     """The content of a zstd frame of at most `most` bytes. Raises `ValueError`, before it takes memory for more."""
     size = zstandard.frame_content_size(frame)
     if not 0 <= size <= most:
         raise ValueError(f"a frame claims {size} bytes, more than {most}")
-    return zstandard.ZstdDecompressor().decompress(frame, max_output_size=size) if size else b""
+    return (by or zstandard.ZstdDecompressor()).decompress(frame, max_output_size=size) if size else b""
 
 
-def unframed(frame: bytes, place: Place, where: str) -> bytes:
-    """The bytes of an object. Raises `BlobCorrupt`."""
+def unframed(frame: bytes, place: Place, where: str, by: zstandard.ZstdDecompressor | None = None) -> bytes:
+    """The bytes of an object; `by` saves making a decompressor for each of many. Raises `BlobCorrupt`."""
     try:
         if place.size > MAX_OBJECT:
             raise ValueError(f"an object of {place.size} bytes")
-        raw = frame if place.length == place.size else decompressed(frame, place.size)
+        raw = frame if place.length == place.size else decompressed(frame, place.size, by)
         if len(raw) != place.size:
             raise ValueError(f"{len(raw)} bytes in place of {place.size}")
     except (ValueError, zstandard.ZstdError) as e:

@@ -27,11 +27,15 @@ class Upload:
         if place is not None:
             self._packs[place.pack] = None
         elif blob.name not in self._loose:
-            self._loose[blob.name] = blob
-            self._bytes += len(blob.raw)
             self.objects.hold([blob])
+            self._take(blob)
         if self._bytes >= PACK_BYTES:
             await self._flush()
+
+    def _take(self, blob: Blob) -> None:
+        if blob.name not in self._loose:
+            self._loose[blob.name] = blob
+            self._bytes += len(blob.raw)
 
     async def add_file(self, content: bytes) -> str:
         """Keep a file that is in memory; its hash."""
@@ -51,6 +55,12 @@ class Upload:
         """The version will name these files, which other versions that are known have."""
         for entry in entries:
             if entry is None or entry.kind in ("link", "dir"):
+                continue
+            held = self.objects.at_hand(entry.ref)
+            if held is not None and held.kind == "file":
+                self._take(held)
+                if self._bytes >= PACK_BYTES:
+                    await self._flush()
                 continue
             names = [entry.ref]
             if self.objects.kind(entry.ref) == "chunks":
