@@ -44,6 +44,7 @@ _SUBJECTS = {
     "loops": "Loops",
     "maps": "Maps and templates",
     "workspaces": "Workspaces",
+    "budgets": "Budgets",
     "llms": "LLM",
     "tools": "MCPServer and tools",
     "runs": "TaskGraphRun",

@@ -78,11 +78,9 @@ class RunDisplay:
         if not self._enabled and projection["phase"] == "Succeeded":
             return
         say = self._console.print
-        usage = projection["usage"]
-        calls = f", {usage['calls']} model calls" if usage.get("calls") else ""
-        calls += f", {usage['toolCalls']} tool calls" if usage.get("toolCalls") else ""
+        used = "".join(f", {part}" for part in _used(projection["usage"], projection.get("limits", {})))
         state = (projection.get("stateHash") or "")[:16]
-        say(f"{projection['phase']}: {projection['committed']} records{calls}, state {state}")
+        say(f"{projection['phase']}: {projection['committed']} records{used}, state {state}")
         if projection["phase"] != "Succeeded" and projection["message"]:
             say(f"  {projection['reason']}: {projection['message']}")
         for failure in projection["failures"]:
@@ -91,6 +89,25 @@ class RunDisplay:
         path = shlex.quote(_where(projection))
         say(f"ledger: {ledger}")
         say(f"look:   decurion ledger show {self._run} {path}{at}   (paths: decurion ledger ls {self._run}{at})")
+
+
+def _used(usage: Mapping[str, Any], limits: Mapping[str, Any]) -> list[str]:
+    """What a run used, and of what it has limits how much it might."""
+    tokens = usage.get("inputTokens", 0) + usage.get("outputTokens", 0)
+    parts = [
+        ("steps", usage.get("calls", 0), "model calls"),
+        ("toolCalls", usage.get("toolCalls", 0), "tool calls"),
+        ("tokens", tokens if "tokens" in limits else 0, "tokens"),
+    ]
+    shown = [
+        f"{used:,}{f' of {limits[name]:,}' if name in limits else ''} {what}"
+        for name, used, what in parts
+        if used or name in limits
+    ]
+    if "costUSD" in usage or "costUSD" in limits:
+        most = f" of {limits['costUSD']}" if "costUSD" in limits else ""
+        shown.append(f"{usage.get('costUSD', '0')}{most} dollars")
+    return shown
 
 
 def _where(projection: Mapping[str, Any]) -> str:

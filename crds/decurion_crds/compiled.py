@@ -130,14 +130,33 @@ class AgentTool(_Compiled):
     timeout_seconds: float = Field(604_800.0, alias="timeoutSeconds")
 
 
+class Limits(_Compiled):
+    """How much may be used: tokens, nano-dollars (10⁻⁹), answers of models, calls of tools, seconds. None: no limit."""
+
+    tokens: int | None = None
+    nano_usd: int | None = Field(default=None, alias="nanoUSD")
+    steps: int | None = None
+    tool_calls: int | None = Field(default=None, alias="toolCalls")
+    seconds: float | None = None
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """What is counted of them, by name: not the time."""
+        found = {"tokens": self.tokens, "nanoUSD": self.nano_usd, "steps": self.steps, "toolCalls": self.tool_calls}
+        return {name: amount for name, amount in found.items() if amount is not None}
+
+
 class AgentCall(_Compiled):
-    """A model that calls `tools` in turns, at most `steps`, until it finishes."""
+    """A model that calls `tools` in turns, at most `steps`, until it finishes. `limits` are those of what else it uses
+    itself; when one is used up, one more turn is given to finish.
+    """
 
     model: str
     instructions: str = ""
     prompt: Text
     tools: tuple[AgentTool, ...] = ()
     steps: int = 50
+    limits: Limits | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class Tolerate(_Compiled):
@@ -365,7 +384,8 @@ class Node(_Compiled):
     Whether a node is skipped says `Scope.passes_over`, and then its `when`. A skipped node's output is that of
     `otherwise`, or None. `on_failure` says what becomes of a node whose tries are used up: `fail` ends the scope;
     `skip`, of a node without `otherwise`, makes it a skipped node; `otherwise` gives it the output of its `otherwise`.
-    A node that is skipped, or fails, writes no channel.
+    A node that is skipped, or fails, writes no channel. `limits` are those of the node with all that runs below it; its
+    time is in `timeout_seconds`, but that of all tries of an `llm`.
     """
 
     name: str
@@ -386,6 +406,7 @@ class Node(_Compiled):
     retry: Retry = Retry()
     on_failure: OnFailure = Field("fail", alias="onFailure", exclude_if=lambda value: value == "fail")
     workspace: NodeWorkspace | None = Field(None, exclude_if=lambda value: value is None)
+    limits: Limits | None = Field(None, exclude_if=lambda value: value is None)
     transform: dict[str, Expr] | None = None
     code: Code | None = None
     tool: ToolCall | None = None
@@ -446,9 +467,10 @@ class Scope(_Compiled):
 
     `input_schema` and `output_schema` are object schemas (`output_schema` is free where `output` is `$value`).
     `output` maps names to expressions, or the single name `$value` to one. `leaf` says that this scope runs whole on
-    one runner: no map, approval, `join` or `finally` is reachable from it, also not by the templates of its `graph`
-    nodes. `digest` covers everything in the scope and below it. `final` names the scope of the `finally` of a template
-    or of a graph that another one runs: it runs when the nodes have ended, before whoever runs the scope goes on.
+    one runner: no map, approval, `join`, `finally` or limit that the driver watches is reachable from it, also not by
+    the templates of its `graph` nodes. `digest` covers everything in the scope and below it. `final` names the scope of
+    the `finally` of a template or of a graph that another one runs: it runs when the nodes have ended, before whoever
+    runs the scope goes on. `limits` are those of each run of the scope; the root has those of the graph.
     """
 
     input_schema: Schema = Field(alias="inputSchema")
@@ -459,6 +481,7 @@ class Scope(_Compiled):
     output_schema: Schema = Field(alias="outputSchema")
     leaf: bool
     final: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    limits: Limits | None = Field(default=None, exclude_if=lambda value: value is None)
     digest: str = ""
 
     @cached_property
@@ -512,12 +535,6 @@ class Scope(_Compiled):
         return choice is not None and (choice in skipped or node.name not in outputs[choice]["chosen"])
 
 
-class RunLimits(_Compiled):
-    """What one run may take: `seconds` from its start to the end of its nodes."""
-
-    seconds: float | None = None
-
-
 class CompiledGraph(_Compiled):
     """The closure of a TaskGraph. `llms` and `servers` hold the specs of the `LLM` and `MCPServer` resources that it
     names, as in manifests, servers without their tools.
@@ -531,7 +548,7 @@ class CompiledGraph(_Compiled):
     templates: dict[str, Scope] = Field(default_factory=dict)
     llms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     servers: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=lambda value: not value)
-    limits: RunLimits = Field(default_factory=RunLimits, exclude_if=lambda value: value == RunLimits())
+    limits: Limits = Field(default_factory=Limits, exclude_if=lambda value: value == Limits())
     workspace: RunWorkspace | None = Field(None, exclude_if=lambda value: value is None)
 
     @property

@@ -16,6 +16,7 @@ from decurion_crds.errors import InputError
 Severity = Literal["error", "warning"]
 
 CODES: dict[str, str] = {
+    "BUDGET": "A limit is above one around it, or the price is missing that it needs.",
     "BUNDLE-TOO-LARGE": "A graph with all that it runs is too large when it is compiled.",
     "CYCLE": "Nodes wait for one another.",
     "DUPLICATE-NAME": "Two things of one scope have the same name.",

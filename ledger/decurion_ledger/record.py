@@ -40,6 +40,7 @@ class RecordType(StrEnum):
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_GIVEN = "approval_given"
     RACE_WON = "race_won"
+    BUDGET = "budget"
     CONFLICT = "conflict"
     SUSPENDED = "suspended"
     RESUMED = "resumed"

@@ -46,6 +46,7 @@ _NODE_PHASES = frozenset(get_args(NodePhase))
 _MAX_COUNT = 2**53 - 1
 _IDENTIFIER = re.compile(IDENTIFIER)
 _DIGEST = re.compile(r"^[0-9a-f]{1,64}$")
+_MONEY = re.compile(r"^[0-9]{1,16}(\.[0-9]{1,9})?$")
 _PROGRESS = re.compile(r"^[0-9]{1,16}/[0-9]{1,16}$")
 
 
@@ -59,7 +60,8 @@ def progress_fields(projection: Mapping[str, Any]) -> JsonObject:
         "startedAt": _time(projection.get("startedAt")),
         "finishedAt": _time(projection.get("finishedAt")),
         "progress": _matching(projection.get("progress"), _PROGRESS),
-        "usage": _counts(projection.get("usage"), ("calls", "inputTokens", "outputTokens", "toolCalls")),
+        "usage": _used(projection.get("usage"), ("calls", "inputTokens", "outputTokens", "toolCalls")),
+        "limits": _used(projection.get("limits"), ("tokens", "steps", "toolCalls")),
         "nodes": _nodes(projection.get("nodes")),
         "failures": _failures(projection.get("failures")),
         "ledger": _ledger(projection.get("ledger")),
@@ -76,8 +78,8 @@ def progress_fields(projection: Mapping[str, Any]) -> JsonObject:
 
 
 PROJECTED: Final = (
-    "attempt", "startedAt", "finishedAt", "progress", "usage", "nodes", "failures", "ledger", "stateHash", "output",
-    "nextWakeAt", "approvals", "pendingApprovals",
+    "attempt", "startedAt", "finishedAt", "progress", "usage", "limits", "nodes", "failures", "ledger", "stateHash",
+    "output", "nextWakeAt", "approvals", "pendingApprovals",
 )  # fmt: skip
 """The fields that `progress_fields` decides, all of them."""
 
@@ -206,6 +208,16 @@ def _counts(value: object, names: tuple[str, ...]) -> JsonObject:
     if not isinstance(value, Mapping):
         return {}
     return {name: count for name in names if (count := _count(value.get(name)))}
+
+
+def _used(value: object, names: tuple[str, ...]) -> JsonObject:
+    """Counts, with costs and seconds where there are any."""
+    found = _counts(value, names)
+    if isinstance(value, Mapping):
+        found |= {"costUSD": cost} if (cost := _matching(value.get("costUSD"), _MONEY)) is not None else {}
+        seconds = value.get("seconds")
+        found |= {"seconds": seconds} if isinstance(seconds, int | float) and seconds > 0 else {}
+    return found
 
 
 def _matching(value: object, pattern: re.Pattern[str]) -> str | None:

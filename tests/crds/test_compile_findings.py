@@ -52,6 +52,17 @@ def errors(result: Compilation) -> list[Finding]:
 
 
 CASES: dict[str, tuple[str, str, str, str]] = {
+    "budget": (
+        """
+        limits: {steps: 3}
+        nodes:
+          - {name: a, limits: {steps: 4}, transform: {v: '1'}}
+        output: {v: nodes.a.output.v}
+        """,
+        "BUDGET",
+        "3:31 nodes.a.limits.steps",
+        "limits.steps is 4, above the 3 of graph g around it, which end it before; lower it, or raise the other",
+    ),
     "cycle": (
         """
         nodes:

@@ -292,10 +292,10 @@ class Execution:
     def scope(self) -> Scope:
         return self.context.scope(self.template)
 
-    def charge(self, *, input_tokens: int, output_tokens: int) -> None:
-        self.usage["calls"] = self.usage.get("calls", 0) + 1
-        self.usage["inputTokens"] = self.usage.get("inputTokens", 0) + input_tokens
-        self.usage["outputTokens"] = self.usage.get("outputTokens", 0) + output_tokens
+    def charge(self, used: Mapping[str, int]) -> None:
+        """Count what an answer of a model, or a call of a tool, used."""
+        for name, amount in used.items():
+            self.usage[name] = self.usage.get(name, 0) + amount
 
 
 def note_failure(execution: Execution, error: WorkError, *, tool: str = "") -> None:

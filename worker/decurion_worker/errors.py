@@ -22,7 +22,12 @@ DecurionError                      (decurion_crds.errors)
 │   │   ├── ArtefactMissing        a run leaves no file for one of its artefacts
 │   │   └── ToolResultInvalid      what a tool gave is no result, or breaks its schema
 │   ├── BudgetExceeded             a limit is used up: stop softly
-│   │   └── StepLimit              an agent did not finish within its steps
+│   │   ├── LimitUsedUp            of a run, a template, a node or an agent
+│   │   │   ├── TokenLimit         its tokens
+│   │   │   ├── CostLimit          its dollars
+│   │   │   ├── ToolCallLimit      its calls of tools
+│   │   │   └── StepLimit          its answers of models
+│   │   └── SecondsLimit           an agent did not finish in its time
 │   └── Terminal                   nothing helps; the message says what a person can do
 │       ├── ModelRefused           the server, or the model, will not answer this request
 │       ├── ModelMisconfigured     the LLM resource cannot be used as it is
@@ -77,6 +82,7 @@ from typing import ClassVar
 
 from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError, InputError
+from decurion_crds.v1alpha1.limits import dollars
 
 MAX_SHOWN = 3
 """How many problems a message names; all of them are in the attribute."""
@@ -306,18 +312,62 @@ class BudgetExceeded(WorkError):
     klass = code = "BudgetExceeded"
 
 
-class StepLimit(BudgetExceeded):
-    """An agent did not finish within its steps, nor in the last turn that it was then given."""
+class LimitUsedUp(BudgetExceeded):
+    """A limit of a run, a template, a node or an agent is used up. `used` and `most` are in the unit of the limit."""
+
+    code = "LimitUsedUp"
+    said: ClassVar[str] = "{used:,} were used, and the limit allows {most:,}"
+
+    def __init__(self, path: str, used: int, most: int) -> None:
+        told = self.said.format(used=used, most=most, dollars=dollars(used), allowed=dollars(most))
+        super().__init__(f"{path}: {told}; raise it, or give it less to do")
+        self.path = path
+        self.used = used
+        self.most = most
+
+
+class TokenLimit(LimitUsedUp):
+    """`limits.tokens` is used up."""
+
+    code = "TokenLimit"
+    said = "{used:,} tokens were used, and limits.tokens allows {most:,}"
+
+
+class CostLimit(LimitUsedUp):
+    """`limits.costUSD` is used up."""
+
+    code = "CostLimit"
+    said = "{dollars} dollars were used, and limits.costUSD allows {allowed}"
+
+
+class ToolCallLimit(LimitUsedUp):
+    """`limits.toolCalls` is used up."""
+
+    code = "ToolCallLimit"
+    said = "{used:,} calls of tools were made, and limits.toolCalls allows {most:,}"
+
+
+class StepLimit(LimitUsedUp):
+    """`limits.steps` is used up: models have answered so often. An agent did not finish in the turn that it was then
+    given.
+    """
 
     code = "StepLimit"
+    said = "{used:,} answers of models did not bring it to its end, and limits.steps allows {most:,}"
 
-    def __init__(self, path: str, steps: int) -> None:
+
+class SecondsLimit(BudgetExceeded):
+    """`limits.seconds` of an agent is over, and it did not finish in the turn that it was then given."""
+
+    code = "SecondsLimit"
+
+    def __init__(self, path: str, seconds: float) -> None:
         super().__init__(
-            f"{path}: the model did not finish within {steps} steps; raise limits.steps of the agent, or give it less "
-            "to do"
+            f"{path}: the model did not finish within {seconds:g} s; raise limits.seconds of the agent, or give it "
+            "less to do"
         )
         self.path = path
-        self.steps = steps
+        self.seconds = seconds
 
 
 class Terminal(WorkError):
@@ -427,8 +477,8 @@ class TimedOut(Terminal):
 
     code = "TimedOut"
 
-    def __init__(self, path: str, seconds: float) -> None:
-        super().__init__(f"{path}: not done within {seconds:g} s; raise timeoutSeconds, or give the node less to do")
+    def __init__(self, path: str, seconds: float, *, field: str = "timeoutSeconds") -> None:
+        super().__init__(f"{path}: not done within {seconds:g} s; raise {field}, or give it less to do")
         self.path = path
         self.seconds = seconds
 

@@ -132,6 +132,11 @@ class Journal:
                 return await self._values.unpack(record.envelope, record.envelope["answer"])
         return None
 
+    def usage(self, path: str) -> Mapping[str, int]:
+        """What the turn at `path` used, once it was taken; nothing where it was not."""
+        found = (record.envelope["usage"] for record in self._earlier.get(path, ()) if record.type == RecordType.TURN)
+        return dict(next(found, None) or {})
+
     async def take_turn(self, path: str, answer: Json, *, request: str, usage: Mapping[str, int], model: str) -> None:
         """Say what a model answered; `request` is the digest of what it was asked."""
         told: dict[str, Json] = {"answer": vhash(answer), "request": request, "usage": dict(usage), "model": model}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decurion_crds.canonical import Json, canonical
+from decurion_crds.v1alpha1.limits import dollars
 from decurion_crds.wide import has_refs
 from decurion_worker.engine import Engine, Failure, NodeStatus, Opened, ScopeState
 
@@ -59,12 +60,14 @@ def project(engine: Engine, facts: RunFacts) -> dict[str, Json]:
         "graphDigest": facts.graph_digest,
         "startedAt": facts.started_at,
         "progress": _progress(engine),
-        "usage": dict(facts.usage),
+        "usage": _usage(facts.usage),
         "nodes": nodes,
         "failures": [_failure(f) for f in facts.failures],
         "ledger": {"uri": facts.ledger_uri, "slot": facts.slot, "head": facts.head},
         "committed": facts.committed,
     }
+    if limits := _limits(engine):
+        shown["limits"] = limits
     if engine.closed is None:
         shown |= _waits(engine)
         if not facts.reason:
@@ -76,6 +79,20 @@ def project(engine: Engine, facts: RunFacts) -> dict[str, Json]:
     if engine.output is not None and not has_refs(engine.output) and len(canonical(engine.output)) <= MAX_OUTPUT:
         shown["output"] = engine.output
     return shown
+
+
+def _usage(usage: dict[str, int]) -> dict[str, Json]:
+    """What was used, costs in dollars."""
+    shown: dict[str, Json] = {name: amount for name, amount in usage.items() if name != "nanoUSD"}
+    return shown | ({"costUSD": dollars(usage["nanoUSD"])} if "nanoUSD" in usage else {})
+
+
+def _limits(engine: Engine) -> dict[str, Json]:
+    """What the run may use."""
+    limits = engine.graph.limits
+    shown: dict[str, Json] = limits.to_json()
+    nano = shown.pop("nanoUSD", None)
+    return shown if nano is None else {**shown, "costUSD": dollars(nano)}
 
 
 def _waits(engine: Engine) -> dict[str, Json]:

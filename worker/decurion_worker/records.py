@@ -277,6 +277,8 @@ async def join_record(values: Values, run: str, joined: Opened, *, envelope: Map
 
 
 def _join_failure(joined: Opened) -> Failure | None:
+    if joined.spent is not None:
+        return joined.spent
     if joined.node.loop is not None and joined.failures:
         return joined.failures[0]
     own = {index: failure for index, failure in joined.failures.items() if failure.code != ABANDONED}

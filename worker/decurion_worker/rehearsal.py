@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import FINALLY, Channel, CompiledGraph, Expr, Load, Node, RunLimits, Scope
+from decurion_crds.compiled import FINALLY, Channel, CompiledGraph, Expr, Limits, Load, Node, Scope
 from decurion_crds.errors import InputError, OutputMismatch, ValueRefused
 from decurion_crds.findings import did_you_mean, listed
 from decurion_crds.values import Validator, normalise
@@ -114,7 +114,7 @@ def alone(graph: CompiledGraph, path: str, snapshot: Mapping[str, Json]) -> tupl
         leaf=False,
     )
     templates = {name: one for name, one in graph.templates.items() if name != FINALLY}
-    whole = graph.model_copy(update={"root": root, "templates": templates, "limits": RunLimits()})
+    whole = graph.model_copy(update={"root": root, "templates": templates, "limits": Limits()})
     return whole, {**scoped.input, _GIVEN: {"with": given, "nodes": scoped.nodes}}, left_out
 
 

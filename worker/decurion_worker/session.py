@@ -51,12 +51,14 @@ from decurion_worker.engine import (
     GiveUp,
     Join,
     OpenFinally,
+    Overspent,
     RaceLost,
     RaceWon,
+    Spent,
     Task,
     failure_of,
 )
-from decurion_worker.errors import RunnerLost, WorkspaceConflict, WorkspaceRefused
+from decurion_worker.errors import BudgetExceeded, RunnerLost, WorkspaceConflict, WorkspaceRefused
 from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.loading import applied, done
 from decurion_worker.notes import Notes
@@ -72,6 +74,7 @@ from decurion_worker.records import (
     scope_ended,
     skipped,
 )
+from decurion_worker.stops import agent_overspent, limit_used_up
 from decurion_worker.timers import Timers
 from decurion_worker.wide import channel_hash
 
@@ -246,6 +249,8 @@ class RunSession:
                 kept.append(task)
             else:
                 self.engine.give_back(task.key)
+        if kept and self.engine.times_scopes:
+            self._timers.tend(self.engine.timed())
         self._wake_if_due()
         self._show_waiting()
         return kept
@@ -535,8 +540,10 @@ class RunSession:
         failure = failure_of(record)
         inside = record.path.endswith(("!output", "!join"))
         ended = record.path.removesuffix("!output")
-        merged = failure is not None and failure.code in (WorkspaceConflict.code, WorkspaceRefused.code)
-        if record.core is not None and ("arms" not in record.core or merged):
+        own = failure is not None and (
+            failure.code in (WorkspaceConflict.code, WorkspaceRefused.code) or failure.klass == BudgetExceeded.klass
+        )
+        if record.core is not None and ("arms" not in record.core or own):
             ended = ended.removesuffix("!join")
         if failure is not None and (not inside or failure.path == ended):
             self.facts.add_failure(failure)
@@ -594,6 +601,10 @@ class RunSession:
                 return await join_record(values, run, joined, envelope=signed)
             case RaceWon():
                 return race_won(run, decision, envelope=signed)
+            case Spent():
+                return limit_used_up(run, decision, envelope=signed)
+            case Overspent():
+                return await agent_overspent(values, run, decision, envelope=signed)
             case RaceLost():
                 return await race_lost(values, run, decision, envelope=signed)
             case GiveUp():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.tools import TEXT, Tool, find_tool, typed_by
-from decurion_crds.compiled import AgentCall, AgentTool, Argument, Schema, Text, ToolCall
+from decurion_crds.compiled import AgentCall, AgentTool, Argument, Limits, Schema, Text, ToolCall
 from decurion_crds.errors import SchemaRefused
 from decurion_crds.expressions.shapes import settled
 from decurion_crds.schemas import expand_schema
@@ -102,15 +102,17 @@ class AgentDraft:
             return self
         return replace(self, tools=server_tools(self.given, servers, Report(None), env=env))
 
-    def compiled(self, prompt: Text | None, model: str, scope: ToolScope) -> AgentCall | None:
+    def compiled(self, prompt: Text | None, model: str, scope: ToolScope, limits: Limits | None) -> AgentCall | None:
         if self.spec is None or prompt is None:
             return None
+        rest = (limits or Limits()).model_copy(update={"steps": None})
         return AgentCall(
             model=model,
             instructions=self.spec.instructions or "",
             prompt=prompt,
             tools=tuple(_compiled(name, tool, scope) for name, tool in self.tools.items()),
-            steps=self.steps,
+            steps=min(self.steps, (limits or Limits()).steps or self.steps),
+            limits=None if rest == Limits() else rest,
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from decurion_crds.compile.approvals import approval_of
+from decurion_crds.compile.budgets import agent_limits, least, limits_of, node_limits, watched
+from decurion_crds.compile.budgets import seconds as seconds_of
 from decurion_crds.compile.digest import node_digest, scope_digest
 from decurion_crds.compile.draft import SCOPE_NAMES, ChannelDraft, GraphDraft, NodeDraft, ScopeDraft, Site, Use
 from decurion_crds.compile.files import load_of
@@ -19,13 +21,13 @@ from decurion_crds.compiled import (
     CompiledGraph,
     Expr,
     GraphBlock,
+    Limits,
     LlmCall,
     LoopBlock,
     MapBlock,
     Node,
     NodeKind,
     Retry,
-    RunLimits,
     Scope,
     SwitchBlock,
     SwitchCase,
@@ -72,7 +74,6 @@ class _Assembly:
         self._done: dict[str, Scope] = {}
 
     def graph(self) -> CompiledGraph:
-        limits = self._spec_of_graph.limits
         root = self._scope(self._draft.root, OWN)
         if self._draft.root.final is not None:
             self._scope(self._draft.root.final, OWN)
@@ -83,7 +84,7 @@ class _Assembly:
             templates=used,
             llms=self._specs_of(used, root),
             servers=self._servers_of(used, root),
-            limits=RunLimits(seconds=limits.seconds if limits is not None else None),
+            limits=limits_of(self._spec_of_graph.limits) or Limits(),
             workspace=run_workspace(self._spec_of_graph.workspace, self._draft.root.source),
         )
 
@@ -117,6 +118,7 @@ class _Assembly:
         nodes = tuple(self._node(draft, node, order, env) for node in draft.nodes.values())
         channels = [_channel(channel) for channel in draft.channels.values()]
         final = self._final(draft, env)
+        limits = limits_of(draft.limits) if draft is not self._draft.root else None
         scope = Scope.model_validate(
             {
                 "inputSchema": draft.input,
@@ -125,8 +127,9 @@ class _Assembly:
                 "order": order.names,
                 "output": _exprs(draft.output),
                 "outputSchema": self._typed.scopes[draft.name],
-                "leaf": final is None and all(self._leaf(node) for node in nodes),
+                "leaf": final is None and limits is None and all(self._leaf(node) for node in nodes),
                 "final": final,
+                "limits": limits,
             }
         )
         digest = scope_digest(scope, final=self._done[final] if final is not None else None)
@@ -141,7 +144,7 @@ class _Assembly:
         return instance_name(draft.final, env)
 
     def _leaf(self, node: Node) -> bool:
-        if node.map is not None or node.approval is not None or node.join is not None:
+        if node.map is not None or node.approval is not None or node.join is not None or watched(node):
             return False
         return all(self._done[name].leaf for name in node.inner)
 
@@ -151,7 +154,8 @@ class _Assembly:
         edges = order.edges[draft.name]
         model = draft.model
         tool = self._tool(draft, env)
-        seconds = _seconds(draft.kind, tool) if model.timeout_seconds is None else model.timeout_seconds
+        body = self._draft.scopes[draft.body.scope] if draft.body is not None else None
+        seconds = seconds_of(draft, _seconds(draft.kind, tool), body)
         node = Node.model_validate(
             {
                 "name": draft.name,
@@ -172,6 +176,7 @@ class _Assembly:
                 "retry": _retry(draft),
                 "onFailure": model.on_failure or "fail",
                 "workspace": self._writes.of(scope, draft),
+                "limits": node_limits(draft),
                 "transform": _exprs(draft.transform) if draft.kind == "transform" else None,
                 "code": self._typed.codes.get(key),
                 "tool": tool.compiled(draft.output) if tool is not None else None,
@@ -204,7 +209,8 @@ class _Assembly:
             return self._use(use, env)[0], self._draft.scopes[use.scope].description
 
         agent = draft.agent.under(env, self._draft.resources["MCPServer"])
-        return agent.compiled(draft.prompt.text if draft.prompt is not None else None, bound, scope)
+        limits = least(limits_of(draft.model.limits), agent_limits(draft))
+        return agent.compiled(draft.prompt.text if draft.prompt is not None else None, bound, scope, limits)
 
     def _map(self, scope: ScopeDraft, draft: NodeDraft, template: str) -> MapBlock | None:
         block = draft.model.map

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from decurion_crds.compile.assemble import assemble
+from decurion_crds.compile.budgets import check_budgets
 from decurion_crds.compile.builtin import BUILTIN
 from decurion_crds.compile.channels import check_orders
 from decurion_crds.compile.draft import GraphDraft
@@ -90,6 +91,7 @@ def compile_graph(
         check_schemas(graph, (module.graph for module in graphs.values()), report)
     check_given_up(draft, orders, report)
     check_resources(draft, report)
+    check_budgets(draft, graph.spec.limits, report)
     files = graph.spec.workspace
     writes = check_workspaces(draft, orders, report, artefacts=files.artefacts if files is not None else ())
     for name, scope in draft.scopes.items():

@@ -14,7 +14,7 @@ from decurion_crds.compile.tools import ToolDraft
 from decurion_crds.compiled import NodeKind, Schema, Text
 from decurion_crds.expressions.code import ParsedCode
 from decurion_crds.expressions.syntax import Parsed
-from decurion_crds.v1alpha1 import LLM, Agent, Load, MCPServer, Merge, Node
+from decurion_crds.v1alpha1 import LLM, Agent, Limits, Load, MCPServer, Merge, Node
 
 View: TypeAlias = Literal["scope", "work", "item", "writes", "round"]
 """Which names an expression sees: those of the scope (`input nodes state run`), those of the node's `with`, those of
@@ -211,6 +211,8 @@ class ScopeDraft:
     final: ScopeDraft | None = None
     outer: ScopeDraft | None = None
     doubtful: bool = False
+    limits: Limits | None = None
+    """Those of each run of it."""
 
 
 @dataclass(eq=False, slots=True)

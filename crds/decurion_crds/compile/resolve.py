@@ -120,6 +120,7 @@ class _Resolver:
         scope = ScopeDraft(name, spot, self._fields(body.input, spot.below("input")), graph=self._owner)
         scope.open = isinstance(body, Template) and body.name in self._open
         scope.description = body.description or ""
+        scope.limits = body.limits
         self._names([channel.name for channel in body.state], spot.below("state"), "channel")
         for i, channel in enumerate(body.state):
             draft = self._channel(channel, spot.below("state").item(i, channel.name))

@@ -1,6 +1,6 @@
 """The resources of `decurion.dev/v1alpha1` as pydantic models."""
 
-from decurion_crds.v1alpha1.agent import Agent, AgentLimits, AgentSpec, AgentStatus, AgentTool
+from decurion_crds.v1alpha1.agent import Agent, AgentSpec, AgentStatus, AgentTool
 from decurion_crds.v1alpha1.approval import Approval, ApprovalBlock, ApprovalSpec, ApprovalStatus, Approvers
 from decurion_crds.v1alpha1.base import (
     API_VERSION,
@@ -18,6 +18,7 @@ from decurion_crds.v1alpha1.base import (
 )
 from decurion_crds.v1alpha1.channel import Channel, Merge
 from decurion_crds.v1alpha1.files import ItemsFrom, Load
+from decurion_crds.v1alpha1.limits import AgentLimits, Limits, Price
 from decurion_crds.v1alpha1.llm import LLM, LLMLimits, LLMSpec, LLMStatus, Scripted, ScriptedCall, ScriptedReply
 from decurion_crds.v1alpha1.mcpserver import (
     Header,
@@ -35,7 +36,6 @@ from decurion_crds.v1alpha1.taskgraph import (
     Case,
     GraphBlock,
     GraphFinding,
-    Limits,
     LlmBlock,
     MapBlock,
     Node,
@@ -64,6 +64,7 @@ from decurion_crds.v1alpha1.taskgraphrun import (
     PendingApproval,
     RetryFrom,
     RunLedger,
+    RunLimits,
     RunPhase,
     RunUsage,
     TaskGraphRun,
@@ -143,10 +144,12 @@ __all__ = [
     "Place",
     "PoolLedger",
     "PoolRunners",
+    "Price",
     "Resource",
     "Retry",
     "RetryFrom",
     "RunLedger",
+    "RunLimits",
     "RunPhase",
     "RunUsage",
     "RunWorkspace",

@@ -19,6 +19,7 @@ from decurion_crds.v1alpha1.base import (
     atomic,
     one_of,
 )
+from decurion_crds.v1alpha1.limits import AgentLimits
 from decurion_crds.v1alpha1.mcpserver import ToolName
 from decurion_crds.v1alpha1.needs import Bindings
 
@@ -69,21 +70,6 @@ class AgentTool(Model):
             check=lambda tool: tool.graph is not None or not tool.bind,
         ),
     )
-
-
-class AgentLimits(Model):
-    """How much an agent may do."""
-
-    steps: int | None = Field(
-        None, ge=1, le=1_000, description="Most turns; one more is then given to finish. Default 50."
-    )
-
-    later: ClassVar[Mapping[str, str]] = {
-        "tokens": "set steps",
-        "costUSD": "set steps",
-        "seconds": "set timeoutSeconds of the node",
-        "toolCalls": "set steps",
-    }
 
 
 class AgentSpec(Model):

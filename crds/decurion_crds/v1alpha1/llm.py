@@ -18,6 +18,7 @@ from decurion_crds.v1alpha1.base import (
     Text,
     atomic,
 )
+from decurion_crds.v1alpha1.limits import Price
 
 
 class LLMLimits(Model):
@@ -112,6 +113,7 @@ class LLMSpec(Model):
         description="Parameters of every call, sent as they are, such as temperature; a node's own are laid over them.",
     )
     limits: LLMLimits | None = Field(None, description="What the model's server bears.")
+    price: Price | None = Field(None, description="What the model costs: limits.costUSD needs it.")
     scripted: Scripted | None = Field(None, description="The answers, for the protocol scripted.")
 
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
@@ -131,7 +133,6 @@ class LLMSpec(Model):
     )
     later: ClassVar[Mapping[str, str]] = {
         "contextWindow": "remove it",
-        "price": "remove it; usage is counted in tokens",
         "fallback": "name the other model by the run's overrides",
         "route": "name one model",
     }

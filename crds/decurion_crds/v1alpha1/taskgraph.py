@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from decurion_crds.v1alpha1.agent import AgentLimits, AgentTool
+from decurion_crds.v1alpha1.agent import AgentTool
 from decurion_crds.v1alpha1.approval import ApprovalBlock
 from decurion_crds.v1alpha1.base import (
     MAX_CHANNELS,
@@ -40,6 +40,7 @@ from decurion_crds.v1alpha1.channel import Channel
 from decurion_crds.v1alpha1.delimiters import Delimiters
 from decurion_crds.v1alpha1.files import ItemsFrom, Loads
 from decurion_crds.v1alpha1.history import History
+from decurion_crds.v1alpha1.limits import AgentLimits, Limits
 from decurion_crds.v1alpha1.mcpserver import ToolName
 from decurion_crds.v1alpha1.needs import BIND_TEXT as _BIND_TEXT
 from decurion_crds.v1alpha1.needs import BODY_TEXT as _BODY_TEXT
@@ -373,6 +374,10 @@ class Node(Model):
         "llm and for each turn of agent, that of the MCPServer for tool; none for graph, map and loop. An approval "
         "has one of its own.",
     )
+    limits: Limits | None = Field(
+        None,
+        description="What the node may use with all that it runs: a map with its items, an agent with its tools.",
+    )
     transform: Fields | None = Field(
         None,
         description="The output by expressions: name → Python expression over the names of with, or $value → one "
@@ -399,26 +404,6 @@ class Node(Model):
         "context": "pass what the prompt needs by with",
         "sensitive": "remove it, and keep such values out of the graph",
         "assurance": "remove it",
-        "limits": "use timeoutSeconds",
-    }
-
-
-class Limits(Model):
-    """What one run may take."""
-
-    seconds: float | None = Field(
-        None,
-        gt=0,
-        le=31_536_000,
-        description="Longest time from the start of a run to the end of its nodes, those of finally not counted. "
-        "Absent, there is no limit.",
-    )
-
-    later: ClassVar[Mapping[str, str]] = {
-        "tokens": "set max_tokens in the parameters of the LLM",
-        "costUSD": "set max_tokens in the parameters of the LLM",
-        "steps": "remove it",
-        "toolCalls": "remove it",
     }
 
 
@@ -442,10 +427,10 @@ class Template(Model):
     finally_: Annotated[list[Node], named(max_length=MAX_FINALS)] = Field(
         default_factory=list, description=_SCOPE_FINALLY_TEXT
     )
+    limits: Limits | None = Field(None, description="What each run of the template may use.")
 
     later: ClassVar[Mapping[str, str]] = {
         "workspace": "write it into the graph: a template works on the files of the node that runs it",
-        "limits": "use timeoutSeconds of the nodes",
     }
 
 
@@ -473,7 +458,7 @@ class TaskGraphSpec(Model):
     finally_: Annotated[list[Node], named(max_length=MAX_FINALS)] = Field(
         default_factory=list, description=_FINALLY_TEXT
     )
-    limits: Limits | None = Field(None, description="What one run may take.")
+    limits: Limits | None = Field(None, description="What one run may use.")
     workspace: RunWorkspace | None = Field(
         None, description="The files of a run: where they come from, and how many there may be."
     )

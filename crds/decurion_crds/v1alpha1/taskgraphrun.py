@@ -234,6 +234,19 @@ class RunUsage(Model):
     input_tokens: int = Field(0, ge=0, description="Tokens sent to models.")
     output_tokens: int = Field(0, ge=0, description="Tokens received from models.")
     tool_calls: int = Field(0, ge=0, description="Calls of tools.")
+    cost_usd: str | None = Field(
+        None, alias="costUSD", max_length=32, description="Dollars, for the models that have a price."
+    )
+
+
+class RunLimits(Model):
+    """What the run may use: the limits of its graph."""
+
+    tokens: int | None = Field(None, ge=0, description="Most tokens, sent and received.")
+    cost_usd: str | None = Field(None, alias="costUSD", max_length=32, description="Most dollars.")
+    steps: int | None = Field(None, ge=0, description="Most answers of models.")
+    tool_calls: int | None = Field(None, ge=0, description="Most calls of tools.")
+    seconds: float | None = Field(None, ge=0, description="Longest time.")
 
 
 class TaskGraphRunStatus(Model):
@@ -274,6 +287,7 @@ class TaskGraphRunStatus(Model):
         description="Done and known steps, such as 1234/2000; the second grows as maps start.",
     )
     usage: RunUsage | None = Field(None, description="What the run has used so far.")
+    limits: RunLimits | None = Field(None, description="What the run may use: the limits of its graph.")
     nodes: Annotated[list[NodeStatus], atomic(max_length=MAX_NODES + MAX_FINALS)] = Field(
         default_factory=list, description="One entry for each node of the root graph and of its finally."
     )

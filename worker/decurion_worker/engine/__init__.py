@@ -9,8 +9,10 @@ from decurion_worker.engine.actions import (
     GiveUp,
     Join,
     OpenFinally,
+    Overspent,
     RaceLost,
     RaceWon,
+    Spent,
     Task,
     failure_of,
 )
@@ -35,10 +37,12 @@ __all__ = [
     "NodeStatus",
     "OpenFinally",
     "Opened",
+    "Overspent",
     "RaceLost",
     "RaceWon",
     "RunTime",
     "ScopeState",
+    "Spent",
     "Task",
     "failure_of",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from decurion_crds.canonical import Json
 from decurion_ledger import Record
@@ -13,6 +13,9 @@ from decurion_worker.engine.opened import Opened
 from decurion_worker.engine.scopes import ScopeState
 from decurion_worker.failure import Failure
 from decurion_worker.link import ItemKind
+
+if TYPE_CHECKING:
+    from decurion_worker.engine.budgets import Account
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
 
@@ -79,6 +82,23 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """A limit is used up: a record says which, and what has it is broken off."""
+
+    account: Account
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overspent:
+    """An agent whose tools used up a limit of it: its record says so."""
+
+    scope: ScopeState
+    name: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class OpenFinally:
     """The nodes of a scope have ended, and how: its `finally` begins. `parents` are the records that ended them, with
     that of what they came to; else the one that opened the scope.
@@ -106,7 +126,7 @@ class Close:
     output_hash: str | None
 
 
-Decision: TypeAlias = Join | EndScope | Decide | RaceWon | RaceLost | GiveUp | OpenFinally | Close
+Decision: TypeAlias = Join | EndScope | Decide | RaceWon | RaceLost | GiveUp | Spent | Overspent | OpenFinally | Close
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class AgentCalls:
 
     def stop(self, scope: ScopeState, name: str, record: Record) -> None:
         """An agent has ended, as `record` says: what calls are open goes on no more, and does not count."""
-        if name not in scope.calling:
+        if name not in scope.calling and name not in scope.stopped:
             return
         self._then.races.stop(scope, name)
         self._then.races.given_up(record.path)

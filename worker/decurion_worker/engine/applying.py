@@ -5,6 +5,7 @@ from __future__ import annotations
 from decurion_ledger import Record
 from decurion_worker.engine.actions import Applied, failure_of
 from decurion_worker.engine.agents import AgentCalls
+from decurion_worker.engine.approvals import Asked
 from decurion_worker.engine.asking import Asking
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.ending import FINAL_OPEN
@@ -13,7 +14,7 @@ from decurion_worker.engine.finals import FINAL_MARK
 from decurion_worker.engine.opened import ARM, BranchStatus, Opened, RoundEnd
 from decurion_worker.engine.parking import unpark
 from decurion_worker.engine.rounds import forget_rounds
-from decurion_worker.engine.scopes import NodeStatus, ScopeState
+from decurion_worker.engine.scopes import NodeStatus, RunTime, ScopeState
 from decurion_worker.engine.state import EngineState, base_of, loop_of
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure
@@ -30,6 +31,22 @@ class Applying:
 
     def apply(self, applied: Applied) -> None:
         """Take one durable record. Raises `LogCorrupt` for a record that this graph cannot have."""
+        self._apply(applied)
+        self._then.budgets.charge(applied.record)
+
+    def _timed(self, path: str) -> Opened | Asked | RunTime | None:
+        """What has a time of its own at `path`."""
+        state = self._state
+        if path == "/":
+            return state.time
+        found = state.opened.get(path) or state.approvals.at(path)
+        if (found is None and path.endswith("]")) or loop_of(path) is not None:
+            self.inner(f"{path}/")
+            scope = state.scopes.get(path)
+            return scope.time if scope is not None else None
+        return found
+
+    def _apply(self, applied: Applied) -> None:
         record = applied.record
         if record.core_hash and record.type != "genesis":
             self._state.results.add(record.path, record.core_hash)
@@ -38,19 +55,18 @@ class Applying:
             case "commit" | "skip" | "scope_opened" | "join" | "approval_requested":
                 self._apply_result(applied)
             case "timer_set":
-                timed = (
-                    self._state.time
-                    if record.path == "/"
-                    else (self._state.opened.get(record.path) or self._state.approvals.at(record.path))
-                )
-                if timed is not None:
+                if (timed := self._timed(record.path)) is not None:
                     timed.due = record.envelope["due"]
             case "timer_fired" if record.path == "/":
                 self._then.ending.time_out()
             case "timer_fired":
                 if (opened := self._state.opened.get(record.path)) is not None and not opened.joined:
                     self._then.time_out(opened)
+                elif opened is None:
+                    self._then.budgets.time_out(record.path)
                 self._asking.expire(record.path)
+            case "budget":
+                self._then.budgets.stop(record)
             case "race_won":
                 self._then.races.won(record)
             case "approval_given":
@@ -153,7 +169,7 @@ class Applying:
             self._taken_back(scope, record.path)
             scope.outputs[name] = applied.value
             self._then.end_node(scope, name, NodeStatus.FAILED if failure else NodeStatus.OK, record, failure)
-        elif scope.status[name] is NodeStatus.OPEN and name not in scope.calling:
+        elif scope.status[name] is NodeStatus.OPEN and name not in scope.calling and name not in scope.stopped:
             # The `writes` of what opened scopes, or asked: its output came with their end.
             self._asking.end(scope, name)
             self._taken_back(scope, f"{record.path}!writes")

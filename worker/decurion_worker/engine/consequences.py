@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from decurion_ledger import Record
 from decurion_worker.engine.actions import EndScope, Join
+from decurion_worker.engine.budgets import Budgets
 from decurion_worker.engine.ending import Ending
 from decurion_worker.engine.finals import Finals, in_finally
 from decurion_worker.engine.opened import Opened, timed_out
 from decurion_worker.engine.parking import park
 from decurion_worker.engine.races import Races
-from decurion_worker.engine.scopes import ABANDONED, NodeStatus, ScopeState
+from decurion_worker.engine.scopes import ABANDONED, NodeStatus, RunTime, ScopeState
 from decurion_worker.engine.state import EngineState
 from decurion_worker.engine.tasks import key_of
 from decurion_worker.failure import Failure
@@ -23,6 +24,7 @@ class Consequences:
         self.finals = Finals(state, self)
         self.ending = Ending(state, self.finals)
         self.races = Races(state, self)
+        self.budgets = Budgets(state, self)
 
     def start(self, scope: ScopeState) -> None:
         for name, waits in scope.waits.items():
@@ -193,6 +195,9 @@ class Consequences:
         return key_of(opened.home, "round", opened.node.name)
 
     def scope_of(self, home: Opened, index: int) -> ScopeState:
+        limits = home.body.scope.limits
+        # The time of a graph, or of a call, is that of what opened it.
+        timed = limits is not None and limits.seconds is not None and home.node.graph is None and not home.tool
         return ScopeState(
             path=home.branch_path(index),
             plan=home.body,
@@ -201,12 +206,15 @@ class Consequences:
             owner=home,
             index=index,
             base_files=home.files,
+            time=RunTime(limits.seconds, path=home.branch_path(index)) if timed and limits is not None else None,
         )
 
 
 def why(scope: ScopeState) -> Failure:
     """Why a scope ends in failure: its time was up, something in it failed, or something around it did."""
     owner = scope.owner
+    if owner is not None and owner.single and owner.spent is not None:
+        return owner.spent
     if owner is not None and owner.single and owner.timed_out:
         return timed_out(owner)
     return scope.failure or Failure(scope.path, "Terminal", ABANDONED, "what it belongs to failed")

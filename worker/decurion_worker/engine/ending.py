@@ -78,8 +78,13 @@ class Ending:
         """The time of the run is up."""
         state = self._state
         if state.cut is None and state.final is None and not self._done:
-            error = TimedOut("/", state.graph.limits.seconds or 0.0)
-            self._cut("failed", Failure("/", error.klass, error.code, str(error)))
+            error = TimedOut("/", state.graph.limits.seconds or 0.0, field="limits.seconds")
+            self.break_off(Failure("/", error.klass, error.code, str(error)))
+
+    def break_off(self, failure: Failure) -> None:
+        """The nodes end with `failure`, unless they have ended."""
+        if self._state.cut is None and self._state.final is None and not self._done:
+            self._cut("failed", failure)
 
     def _cancelled(self) -> Failure:
         return Failure("/", "Terminal", "Cancelled", f"the run was cancelled ({self._state.cancelled})")

@@ -31,6 +31,7 @@ from decurion_worker.engine.actions import (
     Join,
     OpenFinally,
     Outcome,
+    Overspent,
     RaceLost,
     RaceWon,
     Task,
@@ -124,6 +125,11 @@ class Engine:
         return self.state.final
 
     @property
+    def budget(self) -> dict[str, int]:
+        """What is used of the limits of the run, where it has any; its `finally` does not count."""
+        return self._then.budgets.used
+
+    @property
     def closed(self) -> Outcome | None:
         return self.state.closed
 
@@ -159,6 +165,9 @@ class Engine:
     def decide(self) -> list[Decision]:
         """The records that the driver owes, each once, in the order in which they became due."""
         decisions = self.state.decisions
+        if spent := self._then.budgets.due():
+            # Alone, as races are: what is due beside it may be broken off with it.
+            return list(spent)
         races = {key: one for key, one in decisions.items() if isinstance(one, RaceWon)}
         for key in [key for key, race in races.items() if not self._stands(race)]:
             del decisions[key], races[key]
@@ -194,7 +203,7 @@ class Engine:
                 return not over and not asked.home.ended
             case RaceWon(scope=scope, name=name):
                 return stands(scope, name) and not self._then.ending.is_over(scope.path)
-            case RaceLost(scope=scope, name=name) | GiveUp(scope=scope, name=name):
+            case RaceLost(scope=scope, name=name) | GiveUp(scope=scope, name=name) | Overspent(scope=scope, name=name):
                 over = self._then.ending.is_over(scope.path) or scope.halts(name) or scope.ended
                 return not over and not scope.status[name].terminal
             case _:
@@ -248,6 +257,8 @@ class Engine:
             if self._then.ending.is_over(opened.path):
                 self.state.offers.withdraw(opened)
                 continue
+            if opened.leaf and opened.startable and self._then.budgets.refuses_branch(opened):
+                continue
             while (index := opened.next_index()) is not None:
                 if opened.leaf and opened.node.loop is not None:
                     return loop_task(opened, facts=self.state.facts)
@@ -265,6 +276,8 @@ class Engine:
         if name in scope.lost:
             self._then.make_room(scope)
             return None
+        if kind == "node" and name in scope.stopped:
+            return None
         if kind == "round" and scope.opened[name].joined:
             return None  # a replay pushed it, and then brought the end of the loop
         if kind in ("join", "round") and scope.opened[name].stopped:
@@ -276,6 +289,8 @@ class Engine:
         due = NodeStatus.READY if kind == "node" else NodeStatus.OPEN
         if key in self.state.results or key in self.state.out or (name and scope.status[name] is not due):
             return None  # a replay pushed it, and then brought its record
+        if kind == "node" and self._then.budgets.refuses(scope, scope.scope.by_name[name]):
+            return None
         if (full := wake(scope)) is not None:
             full.held.append((kind, scope_path, name))
             return None
@@ -334,6 +349,11 @@ class Engine:
         """Whether a record is the end of a branch of a map: its value is wanted only when it is at hand."""
         return record.path.endswith("]!output")
 
+    @property
+    def times_scopes(self) -> bool:
+        """Whether a scope that begins, without a record of its own, may have a time of its own."""
+        return self._then.budgets.times
+
     def timed(self) -> list[Opened | Asked | RunTime]:
         """What is open, or waits for people, and has a time of its own, and time left; the run while its nodes run."""
         is_over = self._then.ending.is_over
@@ -342,6 +362,7 @@ class Engine:
             for o in self.state.opened.values()
             if o.seconds is not None and not (o.timed_out or o.joined or is_over(o.path))
         ]
+        found += self._then.budgets.timed()
         found += [asked for asked in self.approvals.pending() if asked.seconds is not None]
         if self.state.time.seconds is not None and not is_over("") and not self.state.root.ended:
             found.append(self.state.time)

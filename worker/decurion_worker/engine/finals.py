@@ -147,7 +147,7 @@ class _Unwinding:
     def __init__(self, due: dict[str, ScopeState], cut: tuple[Outcome, Failure]) -> None:
         self.left = due
         self._cut = cut
-        self._around = {path: next((up for up in _above(path) if up in due), None) for path in due}
+        self._around = {path: next((up for up in above(path) if up in due), None) for path in due}
         self._inside = dict.fromkeys(due, 0)
         for up in self._around.values():
             if up is not None:
@@ -168,7 +168,7 @@ class _Unwinding:
                 start(self.left[up], self._cut)
 
 
-def _above(path: str) -> Iterator[str]:
+def above(path: str) -> Iterator[str]:
     """The paths of the scopes around one, the nearest first."""
     while path:
         at = max(path.rfind(mark) for mark in "/[@#")

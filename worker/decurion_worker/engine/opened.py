@@ -96,6 +96,8 @@ class Opened:
     due: str | None = None
     """When its time is over (RFC 3339), once that is in the log."""
     timed_out: bool = False
+    spent: Failure | None = None
+    """Why it was broken off: a limit of its node is used up."""
     total: int = 0
     files: Json = None
     """The version of the files that its scopes begin with."""
@@ -129,7 +131,8 @@ class Opened:
 
     @property
     def leaf(self) -> bool:
-        return self.body.scope.leaf
+        """Whether one runner runs a branch whole. Where its node has limits it does not, so that these hold exactly."""
+        return self.body.scope.leaf and self.node.limits is None
 
     @property
     def wide(self) -> bool:
@@ -148,13 +151,14 @@ class Opened:
     @property
     def stopped(self) -> bool:
         """No branch starts any more: too many failed, its time is over, or something around the map failed."""
-        return self.timed_out or self.over_tolerance or self.home.halts(self.node.name)
+        return self.timed_out or self.spent is not None or self.over_tolerance or self.home.halts(self.node.name)
 
     @property
     def seconds(self) -> float | None:
         """How long it may take, None without a bound of its own."""
         if self.tool:
-            return None
+            limits = self.body.scope.limits
+            return limits.seconds if limits is not None else None
         return self.node.timeout_seconds if self.node.timeout_seconds < UNBOUNDED else None
 
     @property
@@ -343,5 +347,5 @@ class Opened:
 
 
 def timed_out(opened: Opened) -> Failure:
-    error = TimedOut(opened.path, opened.node.timeout_seconds)
+    error = TimedOut(opened.path, opened.seconds or opened.node.timeout_seconds)
     return Failure(opened.path, error.klass, error.code, str(error))

@@ -45,7 +45,7 @@ class NodeStatus(IntEnum):
 
 @dataclass(slots=True)
 class RunTime:
-    """The time of the whole run, if it has one."""
+    """The time of the whole run, or of a scope in it, if it has one."""
 
     seconds: float | None
     due: str | None = None
@@ -161,6 +161,11 @@ class ScopeState:
     """Its output expressions are due, or being evaluated."""
     ended: bool = False
     """Its end is decided, or in the log."""
+    spent: Failure | None = None
+    """Why it was broken off: a limit of it is used up, or its time is."""
+    stopped: set[str] = field(default_factory=set)
+    """Agents whose tools used up a limit of theirs: nothing but their end is due."""
+    time: RunTime | None = None
 
     def __post_init__(self) -> None:
         self.waits = dict(self.plan.waits)
@@ -207,6 +212,8 @@ class ScopeState:
 
         What was given up since something else failed is not the cause of anything.
         """
+        if self.spent is not None:
+            return self.spent
         causes = self._causes or self.failures
         if not causes:
             return None
@@ -243,6 +250,8 @@ class ScopeState:
         """Nothing new starts in here: something failed, in this scope or around it."""
         if self.before is not None:
             return False
+        if self.spent is not None:
+            return True
         failed = bool(self.failures) and not self.kept
         return failed or (self.owner is not None and self.owner.stopped)
 
@@ -250,6 +259,8 @@ class ScopeState:
         """Whether nothing new starts of a node: something failed around it, and it is not to go on all the same."""
         if self.before is not None:
             return False
+        if self.spent is not None:
+            return True
         failed = bool(self.failures) and name not in self.kept
         return failed or (self.owner is not None and self.owner.stopped)
 

@@ -22,11 +22,14 @@ from decurion_crds.values import normalise
 from decurion_worker.context import CallsOpen, Execution, note_failure
 from decurion_worker.errors import (
     AgentGaveUp,
+    BudgetExceeded,
     EffectInDoubt,
     FailuresInRow,
+    LimitUsedUp,
     ModelRefused,
     OutputInvalid,
     RepeatedCalls,
+    SecondsLimit,
     StepLimit,
     ToolArgumentsInvalid,
     WorkError,
@@ -42,6 +45,7 @@ from decurion_worker.models import (
 from decurion_worker.nodes import agent_prompts as prompts
 from decurion_worker.nodes.graph_tool import run_graph_tool
 from decurion_worker.nodes.tool import call_tool, checked_arguments, tool_value
+from decurion_worker.spending import add, counted, error_of, usage_of, used_up
 from decurion_worker.tools import ToolAnswer
 
 FINISH = "finish"
@@ -69,6 +73,7 @@ class _Work:
     nudges: int = 0
     sent_back: int = 0
     failures: int = 0
+    used: dict[str, int] = field(default_factory=dict)
     calls: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_CALLS))
 
 
@@ -83,8 +88,8 @@ class _Finished(Exception):
 async def run_agent(execution: Execution, agent: AgentCall, snapshot: Mapping[str, Json]) -> Json:
     """What the model finishes with, a value of the node's output.
 
-    Raises `AgentGaveUp`, `OutputInvalid`, `FailuresInRow`, `RepeatedCalls`, `StepLimit`, `EffectInDoubt`, or what a
-    call of the model raises; `CallsOpen` while calls are open whose graphs others run.
+    Raises `AgentGaveUp`, `OutputInvalid`, `FailuresInRow`, `RepeatedCalls`, `LimitUsedUp`, `SecondsLimit`,
+    `EffectInDoubt`, or what a call of the model raises; `CallsOpen` while calls are open whose graphs others run.
     """
     return await _Agent(execution, agent).run(await execution.context.render(agent.prompt, snapshot))
 
@@ -103,21 +108,44 @@ class _Agent:
     async def run(self, prompt: str) -> Json:
         system = "\n\n".join(part for part in (self._agent.instructions, prompts.RULES) if part)
         work = _Work([Message("system", system), Message("user", prompt)])
-        steps = self._agent.steps
         try:
-            for turn in range(1, steps + 1):
-                await self._turn(work, turn, self._definitions)
-                if 0 < steps - turn <= WARN_STEPS:
-                    _tell(work, prompts.STEPS_LEFT.format(left=steps - turn))
+            turn, over = await self._turns(work)
             _tell(work, prompts.LAST_TURN)
-            await self._turn(work, steps + 1, self._definitions[-1:])
+            await self._turn(work, turn + 1, self._definitions[-1:])
         except _Finished as finished:
             return finished.value
-        raise StepLimit(self._path, steps)
+        raise over
+
+    async def _turns(self, work: _Work) -> tuple[int, BudgetExceeded]:
+        """Work until a limit is used up: the number of turns, and the error of that. Raises `_Finished`."""
+        steps, began = self._agent.steps, asyncio.get_running_loop().time()
+        for turn in range(1, steps + 1):
+            await self._turn(work, turn, self._definitions)
+            over = self._used_up(work) or self._late(began)
+            if over is not None:
+                return turn, over
+            if 0 < steps - turn <= WARN_STEPS:
+                _tell(work, prompts.STEPS_LEFT.format(left=steps - turn))
+        return steps, StepLimit(self._path, steps, steps)
+
+    def _used_up(self, work: _Work) -> LimitUsedUp | None:
+        """The error of a limit of which nothing is left."""
+        limits, used = self._agent.limits, counted(work.used)
+        name = used_up(limits, used, used) if limits is not None else None
+        if limits is None or name is None:
+            return None
+        return error_of(self._path, name, used[name], limits.amounts[name])
+
+    def _late(self, began: float) -> SecondsLimit | None:
+        seconds = self._agent.limits.seconds if self._agent.limits is not None else None
+        if seconds is None or asyncio.get_running_loop().time() - began < seconds:
+            return None
+        return SecondsLimit(self._path, seconds)
 
     async def _turn(self, work: _Work, turn: int, tools: tuple[ToolDefinition, ...]) -> None:
         path = f"{self._path}#turn-{turn:04d}"
         answer = await self._answer(work, path, tools)
+        add(work.used, self._execution.journal.usage(path))
         self._execution.turns = turn
         calls = tuple(Call(c.name, c.arguments, f"call_{turn:04d}_{i:02d}") for i, c in enumerate(answer.calls, 1))
         if answer.finish_reason == "length":
@@ -158,14 +186,33 @@ class _Agent:
             rng=random.Random(request.idempotency_key),
             on_attempt_failed=lambda error: note_failure(self._execution, error),
         )
-        usage = {
-            "calls": 1,
-            "inputTokens": response.usage.input_tokens,
-            "outputTokens": response.usage.output_tokens,
-        }
+        usage = usage_of(self._spec, response.usage)
+        if made := self._made(work, usage, response.calls, tools):
+            usage["toolCalls"] = made
         asked = digest("request/v0", canonical([_message_json(m) for m in work.messages]))
         await journal.take_turn(path, _to_json(response), request=asked, usage=usage, model=self._execution.model)
         return response
+
+    def _made(
+        self, work: _Work, usage: Mapping[str, int], calls: tuple[Call, ...], tools: tuple[ToolDefinition, ...]
+    ) -> int:
+        """How many calls of tools an answer leads to: those of a turn that finishes are not made."""
+        allowed = {tool.name for tool in tools}
+        if any(call.name == FINISH for call in calls):
+            return 0
+        used = dict(work.used)
+        add(used, usage)
+        return sum(call.name in allowed for call in calls[: self._most(used)])
+
+    def _most(self, used: Mapping[str, int]) -> int:
+        """Most calls in one turn whose answer is counted in `used`, and whose calls are not."""
+        limits = self._agent.limits
+        if limits is None:
+            return CALLS
+        if used_up(limits, counted(used), ("tokens", "nanoUSD")) is not None:
+            return 0
+        made = used.get("toolCalls", 0)
+        return CALLS if limits.tool_calls is None else max(0, min(CALLS, limits.tool_calls - made))
 
     def _said(self, work: _Work, text: str, calls: tuple[Call, ...]) -> None:
         if text or calls:
@@ -222,7 +269,9 @@ class _Agent:
 
     async def _call_all(self, work: _Work, path: str, calls: tuple[Call, ...], allowed: set[str]) -> None:
         """Make the calls of a turn side by side, and tell the model what they gave. A turn has an end: see `CALLS`."""
-        calls, left = calls[:CALLS], calls[CALLS:]
+        made_here = self._execution.journal.usage(path).get("toolCalls", 0)
+        most = self._most({**work.used, "toolCalls": work.used.get("toolCalls", 0) - made_here})
+        calls, left = calls[:most], calls[most:]
         own = [i for i, call in enumerate(calls) if self._touches_files(call)]
         made = [self._call(f"{path}.{i:02d}", c, allowed) for i, c in enumerate(calls, 1) if i - 1 not in own]
         files = self._one_by_one(path, [(i, calls[i]) for i in own], allowed)
@@ -236,8 +285,9 @@ class _Agent:
         for call, answer in zip(calls, answers, strict=True):
             work.messages.append(Message("tool", self._shown(work, call, answer), call_id=call.id))
         for call in left:
-            work.messages.append(Message("tool", prompts.TOO_MANY.format(most=CALLS), call_id=call.id))
-        if all(answer.failed for answer in answers):
+            text = prompts.TOO_MANY.format(most=CALLS) if most == CALLS else prompts.NO_MORE_CALLS
+            work.messages.append(Message("tool", text, call_id=call.id))
+        if answers and all(answer.failed for answer in answers):
             self._failed(work, answers[-1].text)
         else:
             work.failures = 0

@@ -7,6 +7,7 @@ RULES = (
 NUDGE = "You answered without calling a tool. Go on by calling one, or call finish with the result."
 NOT_ACCEPTED = "The result was not accepted:\n{errors}\nCall finish again with a result that matches its parameters."
 TOO_MANY = "This call was not made: at most {most} calls are made in one turn. Make it in the next, if it is needed."
+NO_MORE_CALLS = "This call was not made: nothing more may be used. Finish with what you have."
 NOT_JSON = "the arguments are no JSON object ({why}); write one that matches the parameters of the tool"
 UNKNOWN = "there is no tool {name}; the tools are {known}"
 BROKEN_ARGUMENTS = "the arguments were not accepted: {errors}"

@@ -7,6 +7,7 @@ so a server that knows keys answers a repeated call from its memory.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import LlmCall, Schema
 from decurion_crds.expressions import ExpressionFailed
 from decurion_worker.context import Execution, note_failure
-from decurion_worker.errors import OutputInvalid
+from decurion_worker.errors import OutputInvalid, TimedOut
 from decurion_worker.models import (
     ChatRequest,
     ChatResponse,
@@ -24,14 +25,25 @@ from decurion_worker.models import (
     parse_output,
     repair_messages,
 )
+from decurion_worker.spending import counted, error_of, usage_of, used_up
 
 
 async def run_llm(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> Json:
     """The model's answer as a value of the node's schema.
 
-    Raises `Transient` when the tries are used up, `OutputInvalid` when the repairs are, `Terminal` when nothing helps,
-    `ExpressionFailed` when an expression of the prompt or of the choices does.
+    Raises `Transient` when the tries are used up, `OutputInvalid` when the repairs are, `LimitUsedUp` when a limit of
+    the node is, `TimedOut` when the time of all tries is, `Terminal` when nothing helps, `ExpressionFailed` when an
+    expression of the prompt or of the choices does.
     """
+    seconds = execution.node.limits.seconds if execution.node.limits is not None else None
+    try:
+        async with asyncio.timeout(seconds):
+            return await _answer(execution, call, snapshot)
+    except TimeoutError:
+        raise TimedOut(execution.path, seconds or 0.0, field="limits.seconds") from None
+
+
+async def _answer(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> Json:
     node, context = execution.node, execution.context
     request = await _request(execution, call, snapshot)
     # Choices differ from call to call: a validator of them is of no use to the next one.
@@ -45,12 +57,21 @@ async def run_llm(execution: Execution, call: LlmCall, snapshot: Mapping[str, Js
             if turn == node.retry.repair:
                 raise
             note_failure(execution, error)
+            _may_go_on(execution)
             request = replace(
                 request,
                 messages=repair_messages(request, response.text, error.errors),
                 idempotency_key=context.idempotency_key(execution.path, turn + 1),
             )
     raise AssertionError("unreachable: the last turn returns or raises")
+
+
+def _may_go_on(execution: Execution) -> None:
+    """That the model may be asked once more. Raises `LimitUsedUp` when nothing is left of a limit of the node."""
+    limits, used = execution.node.limits, counted(execution.usage)
+    name = used_up(limits, used, ("tokens", "nanoUSD", "steps")) if limits is not None else None
+    if limits is not None and name is not None:
+        raise error_of(execution.path, name, used[name], limits.amounts[name])
 
 
 async def _request(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> ChatRequest:
@@ -97,5 +118,5 @@ async def _ask(execution: Execution, call: LlmCall, request: ChatRequest) -> Cha
         rng=random.Random(request.idempotency_key),
         on_attempt_failed=lambda error: note_failure(execution, error),
     )
-    execution.charge(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
+    execution.charge(usage_of(execution.context.graph.llms[call.ref], response.usage))
     return response

@@ -182,5 +182,7 @@ async def _once(
     permit: Permit | None = None,
 ) -> ToolAnswer:
     key = execution.journal.key(path)
-    execution.usage["toolCalls"] = execution.usage.get("toolCalls", 0) + 1
+    if execution.node.tool is not None:
+        # An agent counts its calls in its turns.
+        execution.charge({"toolCalls": 1})
     return await server.call(call.name, arguments, seconds=seconds, key=key, permit=permit)
