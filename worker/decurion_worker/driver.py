@@ -2,14 +2,13 @@
 
 All of its state lives on one event loop; every call is short. Runners come from an executor and talk to it by
 `submit`; it talks to them through one outbox each. What may run is each session's engine's to say; which runner gets
-it is decided in `_offer`.
+it is decided in `offering`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +37,6 @@ from decurion_worker.link import (
     Halted,
     Joined,
     Outbox,
-    Recall,
     Returned,
     Revoked,
     RunnerPort,
@@ -48,6 +46,7 @@ from decurion_worker.link import (
     ToRunner,
     Work,
 )
+from decurion_worker.offering import Offering, Seat
 from decurion_worker.opening import OpenRequest, open_session
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
@@ -56,8 +55,6 @@ from decurion_worker.trials import Trials
 
 log = logging.getLogger(__name__)
 
-SLACK = 8
-"""Items that a runner may hold beyond its share: moving fewer is not worth the message."""
 KEPT_FINISHED = 1000
 """Finished runs, and runs that wait for their store, whose last projection a driver still answers."""
 
@@ -76,26 +73,6 @@ class DriverSettings:
     tick: float = 1.0
     pause: float = 0.0
     crash_loops: bool = True
-
-
-class _RunnerSeat:
-    """A runner as its driver sees it."""
-
-    def __init__(self, name: str, outbox: Outbox) -> None:
-        self.name = name
-        self.outbox = outbox
-        self.capacity = 0
-        self.heard = 0.0
-        self.seen = 0
-        self.held: dict[str, set[str]] = {}
-        self.recalled = False
-        """It was asked for what it has not started, and got no work since."""
-        self.coming: set[tuple[str, str]] = set()
-        """Run and key of what it will hold once what was done of it before is read."""
-
-    @property
-    def load(self) -> int:
-        return sum(len(keys) for keys in self.held.values()) + len(self.coming)
 
 
 class Driver:
@@ -126,10 +103,11 @@ class Driver:
         self.changes = Changes()
         self.trials = Trials()
         self.on_lost: Callable[[str], None] = lambda runner: None
-        self._seats: dict[str, _RunnerSeat] = {}
+        self._seats: dict[str, Seat] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._missing: dict[str, int] = {}
         self._leaders: dict[str, int] = {}
+        self._offering = Offering(self._seats, self.sessions, hand=self._hand)
         self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._resuming: set[asyncio.Task[None]] = set()
@@ -317,7 +295,7 @@ class Driver:
             timeout=timeout,
             pause=self.settings.pause,
         )
-        seat = _RunnerSeat(name, outbox)
+        seat = Seat(name, outbox)
         seat.heard = asyncio.get_running_loop().time()
         self._seats[name] = seat
         outbox.put(Alive())
@@ -352,7 +330,7 @@ class Driver:
                     continue
         return True
 
-    def _take(self, seat: _RunnerSeat, run: str, submitted: Submitted) -> None:
+    def _take(self, seat: Seat, run: str, submitted: Submitted) -> None:
         session = self.sessions.get(run)
         if session is None:
             seat.outbox.put(End(run))
@@ -363,7 +341,7 @@ class Driver:
             self._wanted.set()
         session.submit(seat.name, submitted)
 
-    def _returned(self, seat: _RunnerSeat, items: Sequence[tuple[str, str]]) -> None:
+    def _returned(self, seat: Seat, items: Sequence[tuple[str, str]]) -> None:
         for run, lease in items:
             seat.held.get(run, set()).discard(lease)
             if run in self.sessions:
@@ -415,7 +393,7 @@ class Driver:
     @property
     def pending(self) -> int:
         """Tasks that could be taken now, over all runs."""
-        return sum(session.engine.pending for session in self.sessions.values())
+        return self._offering.pending
 
     @property
     def load(self) -> int:
@@ -430,55 +408,10 @@ class Driver:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            self._offer()
+            self._offering.share_out()
 
-    def _offer(self) -> None:
-        """Hand out what may run: an even share to each runner that has room, runs in turn."""
-        joined = [seat for seat in self._seats.values() if seat.capacity]
-        seats = [seat for seat in joined if seat.capacity > seat.load]
-        if not seats:
-            return
-        waiting = {session.run: session.engine.pending for session in self.sessions.values()}
-        offering = [session for session in self.sessions.values() if waiting[session.run]]
-        fair = -(-(sum(waiting.values()) + sum(seat.load for seat in joined)) // len(joined))
-        for seat in sorted(seats, key=lambda s: s.load):
-            room = min(seat.capacity, fair) - seat.load
-            share = self._share(seat)
-            for session in sorted(offering, key=lambda s: len(s.leases)):
-                if room <= 0:
-                    break
-                given, share = self._give(seat, session, room, share)
-                room -= given
-        if not self.pending:
-            self._recall(fair)
-
-    def _recall(self, fair: int) -> None:
-        """Ask runners that hold more than their share for what they have not started, while others have room."""
-        seats = [seat for seat in self._seats.values() if seat.capacity]
-        room = sum(max(0, min(seat.capacity, fair) - seat.load) for seat in seats)
-        for seat in sorted(seats, key=lambda s: -s.load):
-            spare = min(seat.load - fair, room)
-            if spare > SLACK and not seat.recalled:
-                seat.recalled = True
-                room -= spare
-                seat.outbox.put(Recall(spare))
-
-    def _give(self, seat: _RunnerSeat, session: RunSession, room: int, share: float) -> tuple[int, float]:
-        """Give a runner up to `room` tasks of a run; how many, and what `share` is then: how many items may stand on it
-        together.
-        """
-        given = seat.load
-
-        def fits(key: str) -> bool:
-            nonlocal given, share
-            own = session.suspects.get(key)
-            limit = min(share, own.share) if own is not None else share
-            if given + 1 > limit:
-                return False
-            given, share = given + 1, limit
-            return True
-
-        tasks = session.take(room, seat.name, room=fits)
+    def _hand(self, seat: Seat, session: RunSession, tasks: list[Task]) -> None:
+        """Bring tasks that were taken to their runner."""
         begun = [task for task in tasks if task.done]
         self._send(seat, session, [(task, {}) for task in tasks if not task.done])
         if begun:
@@ -487,23 +420,8 @@ class Driver:
             resuming = asyncio.get_running_loop().create_task(self._resume(seat, session, begun))
             self._resuming.add(resuming)
             resuming.add_done_callback(self._resuming.discard)
-        return len(tasks), share
 
-    def _share(self, seat: _RunnerSeat) -> float:
-        """How many items may stand on a runner together, for the sake of the suspects of any run among them."""
-        shares = [
-            session.suspects[key].share
-            for session in self.sessions.values()
-            if session.suspects
-            for key in (
-                *(lease.key for lease in session.leases.values() if lease.runner == seat.name),
-                *(key for run, key in seat.coming if run == session.run),
-            )
-            if key in session.suspects
-        ]
-        return min(shares, default=math.inf)
-
-    async def _resume(self, seat: _RunnerSeat, session: RunSession, tasks: list[Task]) -> None:
+    async def _resume(self, seat: Seat, session: RunSession, tasks: list[Task]) -> None:
         try:
             loaded = [(task, await session.done(task)) for task in tasks]
         except StoreError as error:
@@ -522,7 +440,7 @@ class Driver:
             return
         self._send(seat, session, loaded)
 
-    def _send(self, seat: _RunnerSeat, session: RunSession, loaded: Sequence[tuple[Task, Mapping[str, Done]]]) -> None:
+    def _send(self, seat: Seat, session: RunSession, loaded: Sequence[tuple[Task, Mapping[str, Done]]]) -> None:
         if not loaded:
             return
         items = [session.item(task, seat.name, done) for task, done in loaded]

@@ -136,7 +136,7 @@ class Runner:
         self._started = False
         self._beating: asyncio.Task[None] | None = None
         self._ended = False
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._slots = ModelSlots()
         self._tools = ToolServers()
         self.receipts = Receipts(store)
@@ -472,7 +472,9 @@ class Runner:
         run.sizes.clear()
         run.ended = True
         self._room.set()
-        self._closing = asyncio.get_running_loop().create_task(run.context.aclose())
+        closing = asyncio.get_running_loop().create_task(run.context.aclose())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def stop(self) -> None:
         """End the runner and everything it holds."""
