@@ -22,7 +22,7 @@ from decurion_worker.effects import Effectful
 from decurion_worker.errors import EffectInDoubt, ToolTimeout, ToolUnavailable, Transient
 from decurion_worker.permits import Permit, Receipts, Terms
 from decurion_worker.tools.port import ToolAnswer
-from simulator import work
+from simulator import keys, work
 from simulator.network import Client
 from simulator.world import Process, ProcessClock
 
@@ -135,6 +135,7 @@ class Driver:
             settings=SETTINGS,
             clock=ProcessClock(self.process),
             nonce=self.name,
+            signer=keys.signer(self.name, work.RUN),
         )
         writer = self._writer = opened.writer
         self.opened = True
@@ -159,6 +160,7 @@ class Driver:
                 # From here to the sending nothing is waited for.
                 for record, slot in zip(records, slots, strict=True):
                     self.simulation.oracle.acknowledged(self.name, record, slot)
+                self.simulation.oracle.stands(self.name, max(slots), self.committed)
                 for one in sent:
                     self._answer(one)
                 self._offer()
@@ -239,6 +241,7 @@ class Driver:
             self.leases[branch] = (lease, runner)
             done = {p: self.committed[p] for s in work.STEPS if (p := work.path(branch, s)) in self.committed}
             item = Item(branch, lease, done, tuple(self.notes[work.path(branch, "tool")]))
+            self.simulation.oracle.given(self.name, lease, done)
             self.simulation.send(self.process, runner.process, lambda r=runner, i=item: r.take(i))
 
     def _watch(self) -> None:
@@ -375,6 +378,8 @@ class Runner:
         try:
             for number, step in enumerate(work.STEPS):
                 where = work.path(item.branch, step)
+                done = self.simulation.variant.view(self, item, done)
+                self.simulation.oracle.viewed(self.driver.name, item.lease, item.branch, done)
                 if where in done:
                     continue
                 if step == "tool" and not await self._effect(item):
@@ -392,6 +397,8 @@ class Runner:
 
     def _emit(self, item: Item, record: Record, *, last: bool = False) -> int:
         self._sent += 1
+        if record.core is not None:
+            self.simulation.oracle.gave(self.driver.name, item.lease, record.path, record.core_hash)
         record = replace(record, envelope={**record.envelope, "number": f"{self.name}.{self._sent}"})
         one = Sent(self, self._sent, item, record, last)
         self.simulation.send(self.process, self.driver.process, lambda: self.driver.submit(one, self))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,12 @@ class Oracle:
         self._lost: dict[str, float] = {}
         """When each former owner was fenced."""
         self._acknowledged: list[tuple[str, str, int]] = []
+        self._since: dict[str, int] = {}
+        """The slot of each result."""
+        self._written: dict[str, bytes] = {}
+        """What was first written under each key that nothing may overwrite."""
+        self._views: dict[tuple[str, str], dict[str, str]] = {}
+        """What the holder of a lease of a driver was given, and has made since: core hashes by path."""
         self._blobs: set[str] = set()
         self._cleared = False
         self._collected = False
@@ -104,6 +110,26 @@ class Oracle:
         if mine != held:
             self.violated(8, f"{driver} replayed another log than is stored")
 
+    def stands(self, driver: str, slot: int, results: Mapping[str, str]) -> None:
+        """What a driver holds for the state of the run after `slot` is what its log says up to there."""
+        fold = {path: core for path, core in self._results.items() if self._since[path] <= slot}
+        if results != fold:
+            self.violated(8, f"{driver} holds another state than the log up to slot {slot} gives")
+
+    def given(self, driver: str, lease: str, view: Mapping[str, str]) -> None:
+        self._views[driver, lease] = dict(view)
+
+    def gave(self, driver: str, lease: str, path: str, core: str) -> None:
+        self._views[driver, lease][path] = core
+
+    def viewed(self, driver: str, lease: str, branch: int, view: Mapping[str, str]) -> None:
+        """What a node sees: what its lease was given, what was made under that, and nothing of another branch."""
+        foreign = sorted(path for path in view if not path.startswith(f"/b{branch}/"))
+        if foreign:
+            self.violated(10, f"a node of branch {branch} sees {foreign[0]}")
+        elif view != self._views[driver, lease]:
+            self.violated(9, f"what a node under lease {lease} of {driver} sees has changed while it runs")
+
     def fenced(self, driver: str, slot: int) -> None:
         if slot >= len(self.slots) or self.slots[slot].by == driver:
             self.violated(5, f"{driver} says that it was fenced in slot {slot}, where nobody else wrote")
@@ -120,6 +146,7 @@ class Oracle:
     # ------------------------------------------------------------------ what the store sees
 
     def _changed(self, change: Change) -> None:
+        self._once(change)
         if change.data is None and change.key in self._blobs and not self._collected:
             self.violated(11, f"{change.by} deleted a blob that the run names")
         if change.data is None and change.key == f"{self._base}final":
@@ -141,8 +168,19 @@ class Oracle:
         else:
             self._taken(number, change.by, change.data)
 
+    def _once(self, change: Change) -> None:
+        """No object is ever overwritten but those that say so: hints and what is derived, which is made anew."""
+        name = change.key.removeprefix(self._base)
+        if change.key == name and not name.startswith("blobs/"):
+            return
+        if name in ("tail", "needs") or name.startswith(("index/", "log/")) or change.data is None:
+            return
+        if self._written.setdefault(change.key, change.data) != change.data:
+            self.violated(1, f"{change.by} wrote other bytes over {name[:40]}")
+
     def _taken(self, number: int, by: str, data: bytes) -> None:
         header, records = _parsed(data)
+        self._written[f"{self._base}log/{number:012d}"] = data
         slot = Slot(self._world.now, by, header, records, data[-32:].hex())
         if (header["run"], header["slot"]) != (self._run, number):
             self.violated(2, f"slot {number} holds slot {header['slot']} of run {header['run']}")
@@ -182,7 +220,10 @@ class Oracle:
             for parent, expected in core["parents"]:
                 if self._results.get(parent) != expected:
                     self.violated(7, f"{core['path']} in slot {number} depends on another {parent} than stands before")
+                if core["path"].startswith("/b") and parent.split("/")[1] != core["path"].split("/")[1]:
+                    self.violated(10, f"{core['path']} in slot {number} depends on {parent}, of another branch")
             self._results[core["path"]] = record["core_hash"]
+            self._since[core["path"]] = number
         for held in record["envelope"].get("values", {}).values():
             if "blob" in held:
                 key = f"blobs/{held['blob'][:2]}/{held['blob']}"
@@ -192,20 +233,23 @@ class Oracle:
 
     # ------------------------------------------------------------------ the end
 
-    def judge(self, expected: dict[str, str], problems: Iterable[str]) -> None:
+    def judge(self, expected: dict[str, str], problems: Iterable[tuple[int, str]]) -> None:
         """At the end of a history in which everything was mended: what was promised, and what must have come of it."""
         stand = {name: slot for slot, one in enumerate(self.slots) for r in one.records if (name := _name(r))}
         for driver, name, slot in self._acknowledged:
             if stand.get(name) != slot:
                 self.violated(5, f"{driver} acknowledged {name} in slot {slot}, and it stands in {stand.get(name)}")
+        for key, data in self._written.items():
+            if self._objects.held.get(key, data) != data or ("/log/" in key and key not in self._objects.held):
+                self.violated(1, f"{key.removeprefix(self._base)} is not any more what was written")
         if not self.final:
             self.violated(13, "the run has not come to its end, though everything was mended")
         elif self._results != expected:
             self.violated(13, "the run ended in other results than an undisturbed one")
         elif any(self.effects[path] != 1 for path in expected if path.endswith("/tool")):
             self.violated(16, "the run ended, and an effect of it was not carried out")
-        for problem in problems:
-            self.violated(14, f"the verifier reports: {problem}")
+        for number, problem in problems:
+            self.violated(number, f"the verifier reports: {problem}")
 
 
 def _name(record: dict[str, Any]) -> str:

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from decurion_ledger import LogWriter, Store, Values, verify
+from decurion_ledger import LogWriter, Store, Values, check_proof, prove, verify
 from decurion_ledger.errors import NotFound, StoreError
 from decurion_ledger.retention import collect
 from decurion_ledger.stores import MemoryStore, ObjectInfo
 from decurion_worker.journal import Journal
-from simulator import work
-from simulator.actors import BEAT, STALL, Driver
+from simulator import keys, work
+from simulator.actors import BEAT, STALL, Driver, Item, Runner
 from simulator.network import Change, Client, Objects, Weather
 from simulator.oracle import Oracle
 from simulator.world import Process, ProcessClock, World
@@ -32,6 +32,8 @@ HOLD = 100.0
 """Seconds between a tomb and a deletion; the writer looks for tombs after a sleep of a fifth of that."""
 AWAKE = 800.0
 """When who slept through the end of its run, and through its collection, wakes."""
+PROVED = 8
+"""Of so many seeds one has proofs of its records made and checked."""
 STOPS = (0.5, 3.0, 6.0, 12.0, 25.0, 60.0, 120.0, 200.0)
 
 
@@ -44,6 +46,8 @@ class Variant:
     journal: type[Journal] = Journal
     store: Callable[[Client], Store] = field(default=lambda client: client)
     collect: Callable[..., Awaitable[object]] = collect
+    view: Callable[[Runner, Item, dict[str, str]], dict[str, str]] = field(default=lambda runner, item, done: done)
+    """What a node sees of what is done."""
 
 
 @dataclass(frozen=True)
@@ -271,12 +275,16 @@ class Simulation:
     # ------------------------------------------------------------------ the verdict
 
     def _judge(self) -> None:
-        problems: list[str] = []
+        problems: list[tuple[int, str]] = []
         if not self.oracle.violations:
             auditor = Process(self.world, "auditor")
 
             async def audit() -> None:
-                problems.extend(str(problem) for problem in await verify(_Direct(self.objects), work.RUN))
+                store = _Direct(self.objects)
+                for problem in await verify(store, work.RUN, roots=[keys.ROOT.public]):
+                    problems.append((15 if problem.invariant == 15 else 14, str(problem)))
+                if self.seed % PROVED == 0 and not problems:
+                    problems.extend([(15, fault) for fault in await _unproved(store, work.RUN)])
 
             task = auditor.start(audit())
             self.world.run(task.done, deadline=self.world.now)
@@ -292,6 +300,22 @@ class Simulation:
                 met[driver.why] = met.get(driver.why, 0) + 1
         met["drivers"] = len(self.drivers)
         return met
+
+
+async def _unproved(store: Store, run: str) -> list[str]:
+    """What is wrong with the proofs of a run's results, offline and with a key alone: one that does not hold, and one
+    that holds under a key that appointed nobody, or for other bytes.
+    """
+    found = []
+    for path in ("/b0/first", "/joined"):
+        proof = (await prove(store, run, path)).to_json()
+        if (fault := check_proof(proof, roots=[keys.ROOT.public]).fault) is not None:
+            found.append(f"the proof of {path} does not hold: {fault}")
+        forged = {**proof, "record": proof["record"].replace('"outcome":"ok"', '"outcome":"no"')}
+        for one, root, what in ((proof, keys.FORGER, "under a foreign key"), (forged, keys.ROOT, "of another record")):
+            if check_proof(one, roots=[root.public]).fault is None:
+                found.append(f"a proof of {path} {what} holds")
+    return found
 
 
 class _Direct:

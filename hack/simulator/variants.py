@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from decurion_crds.canonical import Json
-from decurion_ledger import LogWriter, Opened, Record, Store
+from decurion_ledger import LogWriter, Opened, Record, Signer, Store
 from decurion_ledger.errors import Fenced, RunClosed, StoreError, StoreUnknown
 from decurion_ledger.layout import slot_key
 from decurion_ledger.log import Tail, fence
@@ -19,6 +19,7 @@ from decurion_ledger.slots import Slots
 from decurion_ledger.stores import Put
 from decurion_worker.journal import Journal
 from decurion_worker.permits import Permit
+from simulator.actors import Item, Runner
 from simulator.network import Client
 from simulator.simulation import Variant
 
@@ -107,10 +108,13 @@ class EpochNotBumped(LogWriter):
     async def _take(self, mine: Sequence[Record]) -> bool:
         if self._chosen is None:
             self._chosen = self._tail.epoch + 1
-        mine = [
-            fence(self._chosen, r.envelope["leader_epoch"], self._driver) if r.type == RecordType.FENCE else r
-            for r in mine
-        ]
+
+        def chosen(record: Record) -> Record:
+            if record.type != RecordType.FENCE:
+                return record
+            return fence(self._chosen or 0, record.envelope["leader_epoch"], self._driver, self.certificate)
+
+        mine = [chosen(record) for record in mine]
         tail = self._tail
         header, data = self._build([prepare(record) for record in mine], epoch=self._chosen)
         if await self._slots.decide(tail.next, data, patience=self._settings.opening, repeated=REPEATED) is not None:
@@ -251,6 +255,36 @@ class DoubtWithoutWaiting(Journal):
         return await super().find_out(path, timeout=timeout)
 
 
+class CertificateOfAnEarlierLeader(LogWriter):
+    """A driver goes on with the certificate of the first leader that appointed it."""
+
+    @classmethod
+    async def open(cls, store: Store, run: str, *, signer: Signer, **given: Any) -> Opened:
+        return await super().open(store, run, signer=replace(signer, certify=lambda epoch: signer.certify(1)), **given)
+
+
+class ReplayForgets(LogWriter):
+    """The last result of the log is not replayed."""
+
+    @classmethod
+    async def open(cls, store: Store, run: str, **given: Any) -> Opened:
+        opened = await super().open(store, run, **given)
+        results = [i for i, (_, record) in enumerate(opened.records) if record.type == RecordType.COMMIT]
+        kept = [one for i, one in enumerate(opened.records) if i not in results[-1:]]
+        return replace(opened, records=kept)
+
+
+def view_that_changes(runner: Runner, item: Item, done: dict[str, str]) -> dict[str, str]:
+    """A node reads what its driver has now, in place of what it was given."""
+    own = f"/b{item.branch}/"
+    return done | {path: core for path, core in runner.driver.committed.items() if path.startswith(own)}
+
+
+def branches_see_one_another(runner: Runner, item: Item, done: dict[str, str]) -> dict[str, str]:
+    """A node is given all that is done."""
+    return runner.driver.committed | done
+
+
 async def collect_without_boundary(store: Store, **_: Any) -> None:
     """Runs that are over are deleted, and nothing is left in their place."""
     keys = [info.key async for info in store.list("runs/")]
@@ -273,5 +307,9 @@ VARIANTS: dict[str, Variant] = {
         Variant("permit without a term", journal=PermitWithoutTerm),
         Variant("doubt without waiting", journal=DoubtWithoutWaiting),
         Variant("open refuses a closed run", writer=ClosedIsRefused),
+        Variant("certificate of an earlier leader", writer=CertificateOfAnEarlierLeader),
+        Variant("a replay forgets", writer=ReplayForgets),
+        Variant("a view that changes", view=view_that_changes),
+        Variant("branches see one another", view=branches_see_one_another),
     )
 }

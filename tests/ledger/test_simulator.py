@@ -37,6 +37,10 @@ FOUND = {
     "permit without a term": (16, (48, 64, 68, 96, 130)),
     "doubt without waiting": (16, (225, 583, 599)),
     "open refuses a closed run": (13, (13, 76, 77, 87, 97)),
+    "certificate of an earlier leader": (15, (9, 18, 20)),
+    "a replay forgets": (8, (0, 1, 5, 6, 8)),
+    "a view that changes": (9, (41, 79, 92)),
+    "branches see one another": (10, (0, 1, 3, 4, 5)),
 }
 """Of each known fault the invariant that it breaks, and seeds that showed it. What is asked of the store, and in which
 order, decides what a seed does: after a change of that, others do.
