@@ -25,6 +25,15 @@ from decurion_crds.compile.draft import (
 from decurion_crds.compile.files import TEXT, check_items_from, check_load
 from decurion_crds.compile.finals import check_finals, final_name
 from decurion_crds.compile.loops import ROUND_NAMES, check_block
+from decurion_crds.compile.naming import (
+    check_channels,
+    check_name,
+    check_names,
+    check_references,
+    existing,
+    missing_template,
+    nodes_after,
+)
 from decurion_crds.compile.refs import ROOT, Around, Library, Module, scope_name
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.switches import assign_cases
@@ -32,12 +41,10 @@ from decurion_crds.compile.tools import resolve_tool
 from decurion_crds.compiled import LISTED_FILE, SWITCH_OUTPUT, NodeKind, Schema
 from decurion_crds.errors import OutputMismatch, SchemaRefused, ValueRefused
 from decurion_crds.expressions.code import parse_code
-from decurion_crds.expressions.errors import ExpressionRefused, Problem, shifted
+from decurion_crds.expressions.errors import ExpressionRefused, Problem
 from decurion_crds.expressions.shapes import ANY, settled
 from decurion_crds.expressions.syntax import parse_expression
 from decurion_crds.expressions.text import BRACES, parse_text
-from decurion_crds.expressions.words import FUNCTIONS
-from decurion_crds.findings import Fix, did_you_mean, listed
 from decurion_crds.schemas import expand_fields, expand_schema
 from decurion_crds.v1alpha1 import (
     AgentBlock,
@@ -100,7 +107,7 @@ class _Resolver:
         self._draft.needs[self._owner] = self._spec.needs
         for name, written in self._spec.schemas.items():
             self._schema(written, top.below("schemas", name))
-        self._names(self._templates, top.below("templates"), "template")
+        check_names(self._templates, top.below("templates"), "template", self._report)
         name = scope_name(self._owner)
         self._draft.scopes[name] = self._scope(name, self._spec, top)
         workspace = self._spec.workspace
@@ -121,15 +128,15 @@ class _Resolver:
         scope.open = isinstance(body, Template) and body.name in self._open
         scope.description = body.description or ""
         scope.limits = body.limits
-        self._names([channel.name for channel in body.state], spot.below("state"), "channel")
+        check_names([channel.name for channel in body.state], spot.below("state"), "channel", self._report)
         for i, channel in enumerate(body.state):
             draft = self._channel(channel, spot.below("state").item(i, channel.name))
             scope.channels.setdefault(channel.name, draft)
-        self._names([node.name for node in body.nodes], spot.below("nodes"), "node")
+        check_names([node.name for node in body.nodes], spot.below("nodes"), "node", self._report)
         known = [node.name for node in body.nodes]
         self._nodes(scope, body.nodes, spot.below("nodes"), known)
         scope.output = self._expressions(body.output, spot.below("output"), "scope", SCOPE_NAMES)
-        scope.output = {k: site for k, site in scope.output.items() if self._references(site, scope, known)}
+        scope.output = existing(scope.output, scope, known, self._report)
         scope.refused = set(body.output) - set(scope.output)
         self._value_alone(body.output, spot.below("output"))
         return scope
@@ -151,19 +158,6 @@ class _Resolver:
         check_finals(nodes, outer, spot.below("finally"), self._report)
         known = [*outer.nodes, *(node.name for node in nodes)]
         self._nodes(scope, nodes, spot.below("finally"), known)
-
-    def _names(self, names: Iterable[str], spot: Spot, what: str) -> None:
-        seen: set[str] = set()
-        for i, name in enumerate(names):
-            if name in seen:
-                message = f'there are two of the name "{name}"; rename one {what}'
-                self._report.add("DUPLICATE-NAME", spot.item(i, name), message)
-            seen.add(name)
-            self._own_name(name, spot.item(i, name))
-
-    def _own_name(self, name: str, spot: Spot) -> None:
-        if name in FUNCTIONS:
-            self._report.add("NAME", spot, f'"{name}" is a function of expressions; choose another name')
 
     def _schema(self, written: str | dict[str, Any], spot: Spot) -> Schema:
         try:
@@ -198,7 +192,7 @@ class _Resolver:
             name=node.name, kind=kind, spot=spot, model=node, names=tuple(sorted({*node.with_, *node.load}))
         )
         for name in node.with_:
-            self._own_name(name, spot.below("with", name))
+            check_name(name, spot.below("with", name), self._report)
         self._loads(draft, node)
         draft.with_ = self._expressions(node.with_, spot.below("with"), "scope", SCOPE_NAMES)
         draft.when = self._optional(node.when, spot.below("when"), "scope", SCOPE_NAMES)
@@ -207,20 +201,20 @@ class _Resolver:
             self._value_alone(node.otherwise, spot.below("otherwise"))
         names = (*SCOPE_NAMES, "output")
         draft.writes = self._expressions(node.writes, spot.below("writes"), "writes", names)
-        self._channels_exist(draft, scope)
+        check_channels(draft, scope, self._report)
         own = known if scope.outer is None else [name for name in known if name not in scope.outer.nodes]
-        draft.after = self._after(node, spot, own, scope.outer)
+        draft.after = nodes_after(node.after, spot.below("after"), own, scope.outer, self._report)
         if node.output is not None:
             draft.output = self._schema(node.output, spot.below("output"))
         self._on_failure(node, spot.below("onFailure"))
         self._block(draft, node)
-        self._checked_references(draft, scope, known)
+        check_references(draft, scope, known, self._report)
         return draft
 
     def _loads(self, draft: NodeDraft, node: Node) -> None:
         for name, load in node.load.items():
             spot = draft.spot.below("load", name)
-            self._own_name(name, spot)
+            check_name(name, spot, self._report)
             check_load(load, spot, self._report, taken=name in node.with_)
             site = self._optional(load.from_, spot.below("from"), "scope", SCOPE_NAMES)
             schema = self._schema(load.schema_, spot.below("schema")) if load.schema_ is not None else ANY
@@ -321,7 +315,7 @@ class _Resolver:
         block = node.map
         if block is None:
             return
-        self._own_name(block.as_, spot.below("as"))
+        check_name(block.as_, spot.below("as"), self._report)
         if block.as_ in draft.names:
             field = "with" if block.as_ in node.with_ else "load"
             message = f'"{block.as_}" is the item here, and a name of {field}; rename one of them'
@@ -358,79 +352,8 @@ class _Resolver:
         """The template of a name at `spot.template`; None when there is none, which is in the report."""
         if name in self._templates:
             return Use(scope_name(self._owner, name), spot.below("template"))
-        meant = did_you_mean(name, self._templates)
-        hint = f'did you mean "{meant}"?' if meant else f"the templates are {listed(self._templates)}"
-        message = f'there is no template "{name}"; {hint}'
-        fix = Fix(name, meant) if meant else None
-        self._report.add("REF-MISSING", spot.below("template"), message, fix=fix)
+        missing_template(name, self._templates, spot.below("template"), self._report)
         return None
-
-    def _after(self, node: Node, spot: Spot, known: list[str], outer: ScopeDraft | None) -> tuple[str, ...]:
-        found: list[str] = []
-        for i, name in enumerate(node.after):
-            if name in known:
-                found.append(name)
-                continue
-            if outer is not None and name in outer.nodes:
-                continue
-            meant = did_you_mean(name, known)
-            hint = f'did you mean "{meant}"?' if meant else f"the nodes here are {listed(known)}"
-            message = f'there is no node "{name}"; {hint}'
-            fix = Fix(name, meant) if meant else None
-            self._report.add("REF-MISSING", spot.below("after").at(i), message, fix=fix)
-        return tuple(dict.fromkeys(found))
-
-    def _channels_exist(self, draft: NodeDraft, scope: ScopeDraft) -> None:
-        for name in [name for name in draft.model.writes if name not in scope.channels]:
-            draft.writes.pop(name, None)
-            meant = did_you_mean(name, scope.channels)
-            hint = f'did you mean "{meant}"?' if meant else "declare it in state"
-            fix = Fix(name, meant) if meant else None
-            message = f'there is no channel "{name}"; {hint}'
-            self._report.add("REF-MISSING", draft.spot.below("writes", name).key(), message, fix=fix)
-
-    def _checked_references(self, draft: NodeDraft, scope: ScopeDraft, known: list[str]) -> None:
-        """Leaves out expressions that name nodes or channels which do not exist; they are in the report."""
-        draft.with_ = {name: site for name, site in draft.with_.items() if self._references(site, scope, known)}
-        draft.load = {name: one for name, one in draft.load.items() if self._references(one.site, scope, known)}
-        draft.writes = {name: site for name, site in draft.writes.items() if self._references(site, scope, known)}
-        if draft.otherwise is not None:
-            kept = {name: site for name, site in draft.otherwise.items() if self._references(site, scope, known)}
-            draft.otherwise = kept
-        draft.next = {name: site for name, site in draft.next.items() if self._references(site, scope, known)}
-        for part in ("when", "items", "jsonl", "prefix", "key", "value", "until", "score"):
-            site = getattr(draft, part)
-            if site is not None and not self._references(site, scope, known):
-                setattr(draft, part, None)
-
-    def _references(self, site: Site, scope: ScopeDraft, known: list[str]) -> bool:
-        for name in site.reads("nodes"):
-            if not name:
-                message = "nodes is no value of its own; name one, as in nodes.NAME.output"
-                self._report.add("EXPR-FIELD", site.spot, message)
-                return False
-            if name not in known:
-                meant = did_you_mean(name, known)
-                hint = f"did you mean {meant}?" if meant else f"the nodes here are {listed(known)}"
-                self._missing(site, "REF-MISSING", f"nodes.{name}", f"there is no node {name}; {hint}", name, meant)
-                return False
-            if name in scope.switches:
-                message = "a switch has no output; read the value that it switches on, or the nodes of its cases"
-                self._missing(site, "EXPR-FIELD", f"nodes.{name}", message, name, None)
-                return False
-        for name in site.reads("state"):
-            if name and name not in scope.channels:
-                meant = did_you_mean(name, scope.channels)
-                hint = f"did you mean {meant}?" if meant else f"the channels here are {listed(scope.channels)}"
-                message = f"there is no channel {name}; {hint}"
-                self._missing(site, "EXPR-FIELD", f"state.{name}", message, name, meant)
-                return False
-        return True
-
-    def _missing(self, site: Site, code: str, path: str, message: str, name: str, meant: str | None) -> None:
-        at = site.parsed.place_of(path)
-        problem = Problem(code, message, *at, Fix(name, meant) if meant else None)
-        self._report.problem(shifted(problem, site.line, site.column), site.spot, site.scalar)
 
     def _value_alone(self, written: Mapping[str, str], spot: Spot) -> None:
         if VALUE in written and len(written) > 1:
