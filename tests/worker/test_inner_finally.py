@@ -360,3 +360,47 @@ async def test_it_runs_when_the_time_of_the_run_or_of_what_runs_the_template_is_
         assert output(log, f"{item}/finally/told") == {"text": "told"}
     fired = next(i for i, r in enumerate(body(log)) if r.type == "timer_fired")
     await _resumed(store, session, start=fired + 1)
+
+
+LATE = """
+  nodes:
+    - name: sub
+      graph: {template: slow}
+    - name: fails
+      with: {a: "0"}
+      code: 1 // a
+      output: {type: integer}
+  output: {v: nodes.sub.output.v, w: nodes.fails.output}
+  templates:
+    - name: slow
+      nodes:
+        - name: ask
+          llm: {ref: slow, prompt: Now}
+      output: {v: nodes.ask.output.text}
+      finally:
+        - name: told
+          transform: {done: "True"}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {name: slow}
+spec: {protocol: scripted, model: m, scripted: {replies: [{match: Now, reply: late, delaySeconds: 2}]}}
+"""
+
+
+async def test_what_begins_in_the_log_only_after_the_run_has_failed_ends_once_and_with_its_finally() -> None:
+    store = new_store()
+    async with Process(store) as process:
+        await process.run(compiled(LATE), {})
+    log = await sound(store)
+    paths = [record.path for record in body(log)]
+    assert paths.index("/fails") < paths.index("/sub/ask") < paths.index("/sub/finally!open")
+    for records in range(paths.index("/sub/ask") + 1, len(paths) + 1):
+        there = await cut(log, records, blobs=store)
+        async with Process(there) as process:
+            session = await process.run(None, epoch=1)
+        ended = [record.path for record in await sound(there) if record.core is not None]
+        at = f"cut after {records} records"
+        assert session.projection()["phase"] == "Failed", at
+        assert ended.count("/sub!output") == ended.count("/sub/finally/told") == 1, at
+        assert ended.index("/sub/finally/told") < ended.index("/sub!output"), at

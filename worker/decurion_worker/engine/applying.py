@@ -160,7 +160,7 @@ class Applying:
     def _apply_node(self, base: str, mark: str, applied: Applied, failure: Failure | None) -> None:
         record = applied.record
         scope, name = self._state.node_at(base)
-        scope.begun = True
+        self._then.finals.began(scope)
         for channel, value in (applied.writes or {}).items():
             scope.writes.setdefault(channel, {})[name] = value
         if record.type == "skip" and name in scope.lost:
@@ -292,7 +292,7 @@ class Applying:
 
     def _apply_opened(self, base: str, applied: Applied) -> None:
         scope, name = self._state.node_at(base)
-        scope.begun = True
+        self._then.finals.began(scope)
         node = scope.scope.by_name[name]
         if node.approval is not None:
             self._taken_back(scope, base)

@@ -55,19 +55,30 @@ class Finals:
         scope.finishes = scope.running == 0 or self._unwinding is not None
         return scope.finishes
 
+    def began(self, scope: ScopeState) -> bool:
+        """Something of a scope is in the log. Whether a replay thought that it had ended before: that is taken back."""
+        end = f"{scope.path}!output"
+        early = not scope.begun and scope.scope.final is not None and end in self._state.decisions
+        if early:
+            del self._state.decisions[end]
+            scope.ended = False
+        scope.begun = True
+        return early
+
     def touch(self, path: str, enter: Callable[[str], object]) -> None:
         """Something that is no result is in the log at `path`: the scope that it lies in has begun."""
         if self._state.finals:
             base = base_of(path)
             enter(base)
             scope = self._state.scopes.get(base.rpartition("/")[0])
-            if scope is not None:
-                scope.begun = True
+            if scope is not None and self.began(scope):
+                self._then.settle(scope)
 
     def opened(self, scope: ScopeState, record: Record, value: Json) -> ScopeState:
         """The `finally` of a scope has begun; the scope of its nodes."""
         unpark(scope)
-        scope.begun = scope.finishes = True
+        self.began(scope)
+        scope.finishes = True
         final = ScopeState(
             path=base_of(record.path),
             plan=self._state.plans[scope.scope.final or ""],
