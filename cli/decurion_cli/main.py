@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version as installed_version
+from typing import Annotated
 
 import typer
 
@@ -27,7 +28,6 @@ from decurion_cli import (
 
 app = typer.Typer(
     name="decurion",
-    help="Agent graphs on Kubernetes: check them, run them here, look into their ledgers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -54,10 +54,25 @@ app.add_typer(operator.app, name="operator")
 app.command("crds")(operator.crds)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(installed_version("decurion"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    shown: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Agent graphs on Kubernetes: check them, run them here, look into their ledgers."""
+
+
 @app.command("version")
 def version() -> None:
     """Print the version."""
-    typer.echo(installed_version("decurion"))
+    _print_version(wanted=True)
 
 
 def main() -> None:

@@ -115,7 +115,9 @@ def test_a_run_prints_its_output_alone_on_stdout(folder: Path) -> None:
 
 def test_help_and_version_need_no_files(folder: Path) -> None:
     assert "validate" in decurion("--help", cwd=folder).stdout
-    assert decurion("version", cwd=folder).stdout.strip()
+    said = decurion("version", cwd=folder).stdout.strip()
+    assert said
+    assert decurion("--version", cwd=folder).stdout.strip() == said
 
 
 def test_every_fault_of_a_manifest_is_told_at_once_with_its_place(folder: Path) -> None:
