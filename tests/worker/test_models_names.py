@@ -20,7 +20,15 @@ RECORDED = {
     "Repairable": {"Repairable", "OutputInvalid", "OutputTruncated", "ToolArgumentsInvalid"},
     "Replannable": {"Replannable", "ToolFailed", "AgentGaveUp", "FailuresInRow", "RepeatedCalls"},
     "Violation": {"Violation", "OutputBroken", "ArtefactMissing", "ToolResultInvalid"},
-    "BudgetExceeded": {"BudgetExceeded", "StepLimit"},
+    "BudgetExceeded": {
+        "BudgetExceeded",
+        "LimitUsedUp",
+        "TokenLimit",
+        "CostLimit",
+        "StepLimit",
+        "SecondsLimit",
+        "ToolCallLimit",
+    },
     "Terminal": {
         "Terminal",
         "ModelRefused",
@@ -56,7 +64,7 @@ def classes() -> dict[str, type[DecurionError]]:
     return {
         name: found
         for name, found in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(found, DecurionError) and found.__module__ == errors.__name__
+        if issubclass(found, DecurionError) and found.__module__.startswith(errors.__name__)
     }
 
 
