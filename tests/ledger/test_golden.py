@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from pathlib import Path
 
 import orjson
@@ -18,6 +19,8 @@ from decurion_ledger.segment import FORMAT as NUMBER
 from decurion_ledger.segment import parse
 from decurion_ledger.signing import public_keys
 from decurion_ledger.stores import MemoryStore, Store
+from decurion_ledger.workspace import Objects, Version, files_of
+from decurion_ledger.workspace.pack import PACK_FORMAT
 
 GOLDEN = Path(__file__).parent / "golden"
 FORMATS = sorted(path.name for path in GOLDEN.glob("format-*") if path.is_dir())
@@ -95,3 +98,18 @@ async def test_the_format_before_the_first_is_refused_as_such(golden) -> None:
     data = (await store.get(slot_key("golden", 0))).replace(b'"format":1', b'"format":0')
     with pytest.raises(SegmentCorrupt, match="format 0, which nothing reads any more"):
         parse(data, "slot")
+
+
+@pytest.mark.parametrize("number", [PACK_FORMAT])
+async def test_the_files_of_a_golden_ledger_are_verified_and_read(number: int) -> None:
+    store = open_store(str(GOLDEN / f"files-{number}"))
+    held = orjson.loads((GOLDEN / f"files-{number}.json").read_bytes())
+    assert await verify(store, "golden") == []
+    record = await find(store, "golden", "/!output")
+    assert record is not None
+    version, objects = Version.from_json(record.envelope["workspace"]), Objects(store, "golden")
+    await objects.learn(version)
+    files = await files_of(objects, version.root)
+    assert (version.root, list(version.packs)) == (held["root"], held["packs"])
+    assert {path: sha256(await objects.read(entry)).hexdigest() for path, entry in files.items()} == held["files"]
+    await store.aclose()

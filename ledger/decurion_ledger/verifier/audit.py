@@ -209,6 +209,8 @@ class _Audit:
     def pack(self, key: str, data: bytes | None) -> None:
         if data is None or hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:
             self._problem("PACK", key, "its bytes do not have the SHA-256 by which it is named")
+        if data is not None:
+            self.files.take(key.rpartition("/")[2], data)
 
     def derived(self, key: str, data: bytes | None, final: bytes | None) -> None:
         """Check an object that is made from the log: it may be missing, and be stale only as `tail` is."""

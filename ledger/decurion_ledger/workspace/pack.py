@@ -19,11 +19,11 @@ import zstandard
 from decurion_crds.canonical import canonical
 from decurion_ledger.errors import BlobCorrupt
 
-PACK_FORMAT = 0
+PACK_FORMAT = 1
 MAX_OBJECT = 8 * 1024 * 1024
 """The largest object, in bytes; larger files are kept in chunks."""
 MAX_INDEX = 256 * 1024 * 1024
-_MAGIC = b"DCRNPCK0"
+_MAGIC = b"DCRNPCK1"
 _TRAILER = struct.Struct(">Q8s")
 _LEVEL = 3
 
