@@ -205,7 +205,7 @@ class _Pool:
         self.driver = Driver("driver-0", store=store, ledger_uri=uri, sources=sources, now=_now)
         settings = RunnerSettings(branches=branches, processes=1)
         evaluator = PlainPython(jitter=chance)
-        self.executor = LocalExecutor(settings, evaluator=lambda _: evaluator)
+        self.executor = LocalExecutor(settings, evaluator=lambda _: evaluator, now=_now)
         self.runners = runners
 
     async def __aenter__(self) -> Driver:

@@ -27,12 +27,14 @@ logger = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Pool:
     """One WorkerPool. `problem` says what is wrong with its spec or its Secret, or is empty. `shown` is what its runs
-    were last told of the pool's availability."""
+    were last told of the pool's availability. `rested` are those that wait for people, or went on since and have no
+    place yet."""
 
     connection: Connection = field(default_factory=Connection)
     problem: str = ""
     places: Mapping[str, Place] = field(default_factory=dict)
     admitted: frozenset[str] = frozenset()
+    rested: frozenset[str] = frozenset()
     shown: tuple[bool | None, str] | None = None
     telling: asyncio.Task[None] | None = None
 
@@ -141,8 +143,12 @@ class WorkerPools:
         listed = known.link.view.listed
         holding = {r.uid for r in runs if (r.phase == "Running" or r.uid in listed) and not r.parked}
         holding |= known.admitted & {r.uid for r in runs if not r.parked or r.resuming}
-        waiting = [r for r in runs if r.phase == "Queued" or r.resuming]
-        queued = [r for r in waiting if r.uid in holding or self.may_start(r)]
+        # One that waited for people gave its place away, and goes on only when it has one again.
+        rested = known.rested | {r.uid for r in runs if r.parked and r.phase == "Running"}
+        back = {r.uid for r in runs if r.uid in rested and r.phase == "Running" and not r.parked} - known.admitted
+        holding -= back
+        waiting = [r for r in runs if r.phase == "Queued" or r.resuming or r.uid in back]
+        queued = [r for r in waiting if r.uid in holding or r.uid in back or self.may_start(r)]
         limit = pool.spec.get("maxRunning")
         places = plan_admission(
             [Waiting(r.uid, int(r.spec.get("priority") or 0), r.created, r.key.name) for r in queued],
@@ -152,6 +158,7 @@ class WorkerPools:
         before = known.places
         known.places = places
         known.admitted = frozenset(holding) | {uid for uid, place in places.items() if place.admitted}
+        known.rested = (rested & {r.uid for r in runs}) - known.admitted
         for run in queued:
             if before.get(run.uid) != places[run.uid]:
                 self._add(run.key)

@@ -41,6 +41,7 @@ class FakeRun:
     epochs: list[int] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
     cancelled: bool = False
+    suspended: bool = False
     version: int = 0
 
     @property
@@ -229,6 +230,12 @@ class FakePool:
         run = self.runs.get(uid)
         if run is None or run.driver is None or run.ended:
             return _error(404, "RunUnknown", "No driver has that run.")
+        wanted = (await request.json()).get("suspend")
+        if wanted is not None:
+            run.suspended = wanted
+            phase = "Suspended" if wanted else "Running"
+            await self.project(run.name, phase=phase, reason="Suspended" if wanted else "")
+            return Response(status_code=202)
         run.cancelled = True
         await self.finish(run.name, "Cancelled", reason="Cancelled")
         return Response(status_code=202)

@@ -198,3 +198,22 @@ async def test_a_run_beyond_the_size_limit_fails_and_can_still_be_closed(cluster
         status = await cluster.until_status("TaskGraphRun", "huge", phase="Failed", reason="SpecTooLarge")
         assert "SPEC-TOO-LARGE" in status["message"]
         assert pool.count("open") == 0
+
+
+async def test_a_run_that_goes_on_after_a_decision_waits_for_a_slot_as_others_do(
+    cluster: Any, pool: Any, operate: Any
+) -> None:
+    async with operate(status_slow_seconds=1.0):
+        await cluster.set_up(pool, maxRunning=1)
+        await cluster.start("first")
+        await cluster.until_status("TaskGraphRun", "first", phase="Running")
+        await pool.project("first", reason="AwaitingApproval")
+        await cluster.start("second")
+        await cluster.until_status("TaskGraphRun", "second", phase="Running")
+        await pool.project("first", reason="")
+        waiting = await cluster.until_status("TaskGraphRun", "first", phase="Suspended", reason="Queued")
+        assert waiting["message"] == "Position 1 in the queue of its pool, which runs 1 at a time."
+        assert (pool.by_name("first").suspended, pool.by_name("second").suspended) == (True, False)
+        await pool.finish("second")
+        await cluster.until_status("TaskGraphRun", "first", phase="Running")
+        assert not pool.by_name("first").suspended

@@ -22,7 +22,6 @@ from decurion_worker.context import Execution, RunContext
 from decurion_worker.engine.causes import still_due
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.files import leaf_layers
-from decurion_worker.engine.opened import UNBOUNDED
 from decurion_worker.errors import ExpressionFailure, TimedOut, WorkError
 from decurion_worker.failure import Failure
 from decurion_worker.files import files_in, missing_artefact
@@ -32,6 +31,7 @@ from decurion_worker.link import Done, WorkItem
 from decurion_worker.nodes import NodeResult, execute
 from decurion_worker.nodes.node import check_output, failure_from, instead_of, writes_result
 from decurion_worker.records import Built, Parents, attempt_records, build, node_record
+from decurion_worker.time_left import opening_time, time_left
 
 Emit = Callable[[Record, bool], Awaitable[None]]
 """Hands one record to the link; the flag marks the last of the item. Waits while the item's window is full."""
@@ -235,60 +235,60 @@ class LeafScope:
         )
         env = self._environment(node.reads)
         if f"{node.name}!open" in self._done:
-            opened = self._done[f"{node.name}!open"]
-            return await self._inside(execution, env, opened.output, opened.core_hash, opened.files)
+            return await self._inside(execution, env, self._done[f"{node.name}!open"])
         skip = self._scope.passes_over(node, skipped=self._now.skipped, outputs=self._now.outputs)
         result = await execute(execution, env, skip=skip)
         await self._emit_attempts(execution)
-        built = await node_record(execution, result, parents=self._parents(node), envelope=self._envelope)
+        begun = opening_time(node, self._context.now()) if result.status == "opened" else {}
+        envelope = {**self._envelope, **begun}
+        built = await node_record(execution, result, parents=self._parents(node), envelope=envelope)
         await self._emit(built.record)
         files = files_in(built.record.envelope)
         if result.status == "opened":
-            return await self._inside(execution, env, built.value, built.record.core_hash, files)
+            opened = Done("ok", built.value, built.record.core_hash, files=files, at=begun.get("at"))
+            return await self._inside(execution, env, opened)
         ended = _Ended(execution.path, built.record.core_hash, result.failure, built.value, built.writes, files)
         return self._absorb(node, ended, skipped=result.status == "skipped", instead=result.instead)
 
-    async def _inside(
-        self, execution: Execution, env: Mapping[str, Json], opening: Json, core: str, files: Json
-    ) -> bool:
-        """The graph or the loop of a node, then what follows from its end."""
+    async def _inside(self, execution: Execution, env: Mapping[str, Json], opened: Done) -> bool:
+        """The graph or the loop of a node, whose opening is `opened`, then what follows from its end."""
         end = self._done.get(f"{execution.node.name}{_end_mark(execution.node)}")
         if end is not None:
             return await self._after(execution, env, end.output, end.failure, end.core_hash, end.files)
         run = self._loop if execution.node.loop is not None else self._graph
-        built, failure = await run(execution, env, opening, core, files)
+        built, failure = await run(execution, env, opened)
         await self._emit(built.record)
         left = files_in(built.record.envelope)
         return await self._after(execution, env, built.value, failure, built.record.core_hash, left)
 
-    async def _graph(
-        self, execution: Execution, env: Mapping[str, Json], input: Json, core: str, files: Json
-    ) -> LoopEnd:
+    async def _graph(self, execution: Execution, env: Mapping[str, Json], opened: Done) -> LoopEnd:
         """The end of the graph of a node, in a scope of its own."""
         path = execution.path
         done = self._done_below(f"{execution.node.name}/")
         template = execution.node.template or ""
-        start = ((f"{path}!open", core),)
-        inner = self._scope_in(template, path=path, input=input, start=start, done=done, files=files)
-        built = await self._within(execution, inner)
+        start = ((f"{path}!open", opened.core_hash),)
+        inner = self._scope_in(template, path=path, input=opened.output, start=start, done=done, files=opened.files)
+        built = await self._within(execution, inner, left=self._left(execution, opened))
         return LoopEnd(built, inner.failure)
 
-    async def _loop(
-        self, execution: Execution, env: Mapping[str, Json], opening: Json, core: str, files: Json
-    ) -> LoopEnd:
+    async def _loop(self, execution: Execution, env: Mapping[str, Json], opened: Done) -> LoopEnd:
         name = execution.node.name
         loop = LeafLoop(
             execution,
             env,
-            opening=opening,
-            core=core,
+            opening=opened.output,
+            core=opened.core_hash,
             done={f"@{rest}": one for rest, one in self._done_below(f"{name}@").items()},
             make=partial(self._scope_in, execution.node.template or ""),
             emit=self._emit,
             envelope=self._envelope,
-            files=files,
+            left=self._left(execution, opened),
+            files=opened.files,
         )
         return await loop.run()
+
+    def _left(self, execution: Execution, opened: Done) -> float | None:
+        return time_left(execution.node, opened.at, self._context.now())
 
     def _done_below(self, prefix: str) -> dict[str, Done]:
         return {name[len(prefix) :]: one for name, one in self._done.items() if name.startswith(prefix)}
@@ -317,11 +317,11 @@ class LeafScope:
             files=files,
         )
 
-    async def _within(self, execution: Execution, inner: LeafScope) -> Built:
-        """The end of a graph, in the time that it has; a runner that takes it over counts anew."""
+    async def _within(self, execution: Execution, inner: LeafScope, *, left: float | None) -> Built:
+        """The end of a graph, in the time that is left of what it has."""
         seconds = execution.node.timeout_seconds
         try:
-            async with asyncio.timeout(seconds if seconds < UNBOUNDED else None):
+            async with asyncio.timeout(left):
                 return await inner.run()
         except TimeoutError:
             return await inner.fail(failure_from(execution.path, TimedOut(execution.path, seconds)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Protocol, TypeVar
 
 from decurion_crds.canonical import Json, canonical, digest
@@ -28,6 +29,7 @@ from decurion_worker.models import open_model
 from decurion_worker.slots import ModelSlots, SlottedModel
 from decurion_worker.sources import Sources
 from decurion_worker.tools import ToolCaller, ToolServers
+from decurion_worker.wall_clock import utc_now
 
 T = TypeVar("T")
 SOURCE_SECONDS = 3600.0
@@ -39,7 +41,8 @@ class RunContext:
 
     `store` is where values too large for a record go; `sources` is what `itemsFrom` and `load` read from.
     `secret_patience` is how long a node waits for its secret, in seconds; `store_patience` is how long the writing and
-    reading of values and of sources is repeated.
+    reading of values and of sources is repeated. `now` is the wall clock, by which time-outs are counted that a runner
+    counts itself.
     """
 
     def __init__(
@@ -57,8 +60,10 @@ class RunContext:
         tools: ToolServers,
         secret_patience: float = 30.0,
         store_patience: Patience | None = None,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.run = run
+        self.now = now
         self.graph = graph
         self.seed = seed
         self.clock = clock

@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 from decurion_crds.canonical import Json
 from decurion_ledger import Record
 from decurion_worker.context import Execution
-from decurion_worker.engine.opened import UNBOUNDED
 from decurion_worker.engine.rounds import Best, Round
 from decurion_worker.errors import TimedOut
 from decurion_worker.failure import Failure
@@ -54,6 +53,7 @@ class _Begun(NamedTuple):
 class LeafLoop:
     """One loop. `env` is what its expressions see of their scope; `opening` and `core` are value and hash of its own
     `scope_opened`; `done` is what is committed of it, by path from the loop's own: `@002/draft`, `@002!output`.
+    `left` is the rest of its time in seconds, None where it has none, or where others count it.
     """
 
     def __init__(
@@ -67,8 +67,10 @@ class LeafLoop:
         make: MakeRound,
         emit: Callable[[Record], Awaitable[None]],
         envelope: Mapping[str, Json],
+        left: float | None = None,
         files: Json = None,
     ) -> None:
+        self._left = left
         self._files = files
         self._execution = execution
         self._env = env
@@ -80,10 +82,10 @@ class LeafLoop:
         self._envelope = dict(envelope)
 
     async def run(self) -> LoopEnd:
-        """Run what is left, in the time that the loop has; a runner that takes it over counts anew."""
+        """Run what is left, in the time that is left."""
         seconds = self._execution.node.timeout_seconds
         try:
-            async with asyncio.timeout(seconds if seconds < UNBOUNDED else None):
+            async with asyncio.timeout(self._left):
                 return await self._rounds()
         except TimeoutError:
             return await self._failed(failure_from(self._execution.path, TimedOut(self._execution.path, seconds)))

@@ -42,6 +42,8 @@ class Done:
     """Its output stands for that of a node that failed."""
     files: Json = None
     """The version of the files that its record names."""
+    at: str | None = None
+    """When what it opened began (RFC 3339), where its record says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,4 +51,5 @@ async def done(values: Values, record: Record) -> Done:
         writes=tuple(writes),
         instead=failure is not None and delta is not None,
         files=record.envelope.get("workspace"),
+        at=record.envelope.get("at") if record.type == "scope_opened" else None,
     )

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 
 from decurion_crds.canonical import Json
@@ -57,6 +58,7 @@ from decurion_worker.records import attempt_records, build, given_up, node_recor
 from decurion_worker.slots import ModelSlots
 from decurion_worker.sources import Sources
 from decurion_worker.tools import ToolServers
+from decurion_worker.wall_clock import utc_now
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ class RunState:
 class Runner:
     """One runner of one driver incarnation. `name` says where it runs and is written into every record.
 
-    `evaluator` opens the interpreter, given the number of its processes.
+    `evaluator` opens the interpreter, given the number of its processes. `now` is the wall clock.
     """
 
     def __init__(
@@ -114,8 +116,10 @@ class Runner:
         broken: tuple[type[Exception], ...] = (),
         pause: float = 0.0,
         evaluator: Callable[[int], Evaluator] = Evaluator,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.name = name
+        self._now = now
         self._incarnation = incarnation
         self._store = store
         self._sources = sources
@@ -211,6 +215,7 @@ class Runner:
             slots=self._slots,
             tools=self._tools,
             store_patience=self._settings.patience,
+            now=self._now,
         )
         self._runs[begin.run] = RunState(context)
 

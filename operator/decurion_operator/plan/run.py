@@ -257,13 +257,16 @@ def _running(f: RunFacts) -> RunPlan:
 
 
 def _suspension(f: RunFacts) -> tuple[Action | None, Place | None]:
-    """What to do about `suspend`, and where a run stands that is to go on: it waits for a slot as others do."""
+    """What to do about `suspend`, and where a run stands that is to go on: it waits for a slot as others do. One that
+    went on by itself when people had decided, and has no slot, is suspended until it has one.
+    """
     said = f.projection or {}
     suspended = said.get("phase") == "Suspended" or said.get("reason") == Reason.SUSPENDING
     if f.run.spec.get("suspend"):
         return (None if suspended or f.projection is None else Action.SUSPEND), None
     if not suspended:
-        return None, None
+        waits = f.place is not None and not f.place.admitted and f.projection is not None
+        return (Action.SUSPEND, f.place) if waits else (None, None)
     return (Action.RESUME if f.place is not None and f.place.admitted else None), f.place
 
 

@@ -7,19 +7,28 @@ import itertools
 import os
 import socket
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 
 from decurion_crds.expressions import Evaluator
 from decurion_worker.driver import Driver
 from decurion_worker.limits import raise_open_files
 from decurion_worker.runner import Runner, RunnerSettings
+from decurion_worker.wall_clock import utc_now
 
 
 class LocalExecutor:
-    """`scale(n)` runners in this process. A runner that ends is replaced. `evaluator` is what each of them opens."""
+    """`scale(n)` runners in this process. A runner that ends is replaced. `evaluator` is what each of them opens, `now`
+    their wall clock.
+    """
 
     def __init__(
-        self, settings: RunnerSettings | None = None, *, evaluator: Callable[[int], Evaluator] = Evaluator
+        self,
+        settings: RunnerSettings | None = None,
+        *,
+        evaluator: Callable[[int], Evaluator] = Evaluator,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
+        self._now = now
         self._settings = settings or RunnerSettings()
         self._evaluator = evaluator
         self._runners: dict[str, Runner] = {}
@@ -57,6 +66,7 @@ class LocalExecutor:
             settings=self._settings,
             on_end=lambda ended: driver.lose_runner(ended, "it ended"),
             evaluator=self._evaluator,
+            now=self._now,
         )
         self._runners[name] = runner
         driver.add_runner(name, runner)
