@@ -10,10 +10,11 @@ from decurion_crds.compiled import CompiledGraph, MapBlock, Tolerate
 from decurion_ledger import Record, open_store, verify
 from decurion_ledger.stores import Counted
 from decurion_worker.engine import Failure
+from decurion_worker.intake import Suspicion
 from decurion_worker.opening import OpenRequest
 from decurion_worker.records import build
 from decurion_worker.runner import RunnerSettings
-from decurion_worker.session import RunSession, Suspicion
+from decurion_worker.session import RunSession
 from graphs import code, fan_out, graph, node, path, scope
 from test_runs import Bench, _begin, _stores, put_all
 

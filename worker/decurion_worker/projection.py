@@ -12,7 +12,9 @@ from typing import Any
 from decurion_crds.canonical import Json, canonical
 from decurion_crds.v1alpha1.limits import dollars
 from decurion_crds.wide import has_refs
-from decurion_worker.engine import Engine, Failure, NodeStatus, Opened, ScopeState
+from decurion_ledger import Record
+from decurion_worker.engine import Engine, Failure, NodeStatus, Opened, ScopeState, failure_of
+from decurion_worker.errors import BudgetExceeded, WorkspaceConflict, WorkspaceRefused
 
 MAX_FAILURES = 10
 MAX_MESSAGE = 256
@@ -45,6 +47,23 @@ class RunFacts:
     def add_failure(self, failure: Failure) -> None:
         if len(self.failures) < MAX_FAILURES:
             self.failures.append(failure)
+
+
+def shown_failure(record: Record) -> Failure | None:
+    """What a record adds to the failures of its run: each is shown once, where it happened, and not again at the end of
+    what it is in.
+    """
+    if "#" in record.path:
+        return None  # an agent was told, and goes on
+    failure = failure_of(record)
+    if failure is None:
+        return None
+    ended = record.path.removesuffix("!output")
+    own = failure.code in (WorkspaceConflict.code, WorkspaceRefused.code) or failure.klass == BudgetExceeded.klass
+    if record.core is not None and ("arms" not in record.core or own):
+        ended = ended.removesuffix("!join")
+    inside = record.path.endswith(("!output", "!join"))
+    return failure if not inside or failure.path == ended else None
 
 
 def project(engine: Engine, facts: RunFacts) -> dict[str, Json]:

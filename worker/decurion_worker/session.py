@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import FINALLY, CompiledGraph
+from decurion_crds.compiled import CompiledGraph
 from decurion_crds.v1alpha1 import CancelForm
 from decurion_ledger import (
     LogWriter,
@@ -30,51 +30,33 @@ from decurion_ledger import (
     final_state_hash,
 )
 from decurion_ledger.errors import (
-    BlobCorrupt,
     Fenced,
     LedgerError,
     StaleLeader,
     StoreError,
     StoreUnknown,
-    ValueMissing,
 )
 from decurion_worker.acceptance import Acceptance
 from decurion_worker.approving import Answer, Answers, Verdict
+from decurion_worker.deciding import record_of
 from decurion_worker.engine import (
     Applied,
     Close,
-    Decide,
-    Decision,
-    EndScope,
     Engine,
     Failure,
-    GiveUp,
-    Join,
-    OpenFinally,
-    Overspent,
-    RaceLost,
-    RaceWon,
-    Spent,
+    Step,
     Task,
-    failure_of,
 )
-from decurion_worker.errors import BudgetExceeded, RunnerLost, WorkspaceConflict, WorkspaceRefused
+from decurion_worker.errors import RunnerLost
+from decurion_worker.intake import Intake, Lease, Suspects
 from decurion_worker.link import Done, Submitted, WorkItem
 from decurion_worker.loading import applied, done
 from decurion_worker.notes import Notes
-from decurion_worker.projection import RunFacts, project
+from decurion_worker.projection import RunFacts, project, shown_failure
 from decurion_worker.provenance import Materials
 from decurion_worker.records import (
-    decided,
-    finally_opened,
     given_up,
-    join_record,
-    race_lost,
-    race_won,
-    scope_ended,
-    skipped,
 )
-from decurion_worker.stops import agent_overspent, limit_used_up
 from decurion_worker.timers import Timers
 from decurion_worker.wide import channel_hash
 
@@ -91,38 +73,11 @@ STALL_SHOWN = 2.0
 
 
 @dataclass(slots=True)
-class Lease:
-    id: str
-    key: str
-    runner: str
-
-
-@dataclass(slots=True)
-class Suspicion:
-    """An item that was lost with its runner. `share`: how many items may stand beside it and itself on one runner."""
-
-    share: int
-    strikes: int = 0
-
-
-@dataclass(slots=True)
 class _Inbox:
     submitted: list[tuple[str, Submitted]] = field(default_factory=list)
     own: list[Record] = field(default_factory=list)
     given_up: list[tuple[Task, Record]] = field(default_factory=list)
     """Failures of tasks that nobody brings to an end; written while the task is still wanted."""
-
-
-@dataclass(slots=True)
-class _Checked:
-    """What came of records that runners sent: those to be committed, how far each runner is answered, the leases by
-    runner that are void, and why.
-    """
-
-    accepted: list[tuple[Record, Task]] = field(default_factory=list)
-    acks: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, list[str]] = field(default_factory=dict)
-    void: list[tuple[Lease, str]] = field(default_factory=list)
 
 
 class RunSession:
@@ -150,7 +105,7 @@ class RunSession:
         self.secrets: dict[tuple[str, str], str] = {}
         self.known_by: set[str] = set()
         self.leases: dict[str, Lease] = {}
-        self.suspects: dict[str, Suspicion] = {}
+        self.suspects = Suspects()
         self.ended = asyncio.Event()
         self.why = ""
         self.leader_epoch = 0
@@ -170,7 +125,14 @@ class RunSession:
         self._inbox = _Inbox()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._acceptance = Acceptance(graph)
+        self._intake = Intake(
+            run,
+            acceptance=Acceptance(graph),
+            engine=engine,
+            values=values,
+            leases=self.leases,
+            suspects=self.suspects,
+        )
         self._refusals: Counter[str] = Counter()
         self._failing: set[asyncio.Task[None]] = set()
         self._notes = Notes()
@@ -376,8 +338,8 @@ class RunSession:
         """Write one group of records and apply them. False when there was nothing to write."""
         inbox, self._inbox = self._inbox, _Inbox()
         answers = self._answers.judged(at=self._stamp())
-        checked = self._check(inbox.submitted)
-        loaded = await self._load(checked)
+        checked = self._intake.check(inbox.submitted, epoch=self._epoch)
+        loaded = await self._intake.load(checked)
         records = [one.record for one in loaded]
         records += inbox.own + answers.records
         records += [record for task, record in inbox.given_up if self.engine.out.get(task.key) is task]
@@ -388,7 +350,7 @@ class RunSession:
             if isinstance(decision, Close):
                 close = decision
             else:
-                records.append(await self._decided(decision))
+                records.append(await self._record_of(decision))
         if records:
             slots = await self._append(records)
             self.facts.committed += len(records)
@@ -449,62 +411,6 @@ class RunSession:
 
     # ------------------------------------------------------------------ what runners sent
 
-    def _check(self, submitted: Iterable[tuple[str, Submitted]]) -> _Checked:
-        """What runners sent, as far as it can be judged without the store."""
-        checked = _Checked()
-        void: set[str] = set()
-        paths: set[str] = set()
-        for runner, one in submitted:
-            if not one.lease.startswith(f"{self._epoch}."):
-                continue  # said to an earlier owner of the run: its numbers are not ours
-            checked.acks[runner] = max(one.seq, checked.acks.get(runner, 0))
-            lease = self.leases.get(one.lease)
-            task = self.engine.out.get(lease.key) if lease is not None else None
-            if lease is None or task is None or lease.runner != runner or one.lease in void:
-                checked.refused.setdefault(runner, []).append(one.lease)
-                continue
-            committed, opened = self.engine.results, self.engine.opened
-            why = self._acceptance.fault(
-                one.record, task=task, last=one.last, committed=committed, beside=paths, opened=opened
-            )
-            if why is not None:
-                void.add(one.lease)
-                self._refuse(checked, lease, one.record, why)
-                continue
-            if one.record.core is not None:
-                paths.add(one.record.path)
-            checked.accepted.append((one.record, task))
-            if one.last:
-                self.leases.pop(one.lease, None)
-                self.suspects.pop(lease.key, None)
-        return checked
-
-    async def _load(self, checked: _Checked) -> list[Applied]:
-        """The accepted records with the values that the engine wants. One that has none that it can take is refused:
-        once it were durable, no driver could read the log any more.
-        """
-        loaded: list[Applied] = []
-        for record, task in checked.accepted:
-            try:
-                found = await applied(self._values, self.engine, 0, record)
-                why = self._acceptance.opening_fault(task, record, found.value)
-            except (BlobCorrupt, ValueMissing) as error:
-                why = str(error)
-            if why is None:
-                loaded.append(found)
-            else:
-                lease = Lease("", task.key, str(record.envelope.get("worker", "")))
-                self._refuse(checked, lease, record, why)
-        return loaded
-
-    def _refuse(self, checked: _Checked, lease: Lease, record: Record, why: str) -> None:
-        """A record that cannot be right voids the item: it is offered again from what is committed."""
-        log.error("run %s: a record of %s at %s is refused: %s", self.run, lease.runner, record.path, why)
-        if lease.id:
-            self.leases.pop(lease.id, None)
-            checked.refused.setdefault(lease.runner, []).append(lease.id)
-        checked.void.append((lease, why))
-
     def _offer_again(self, lease: Lease, why: str) -> None:
         """An item whose record was refused: offered again, given up when that happens again and again."""
         self._refusals[lease.key] += 1
@@ -534,18 +440,8 @@ class RunSession:
             self._abandon()
 
     def _show_failure(self, record: Record) -> None:
-        """Show a failure once, where it happened: not again at the end of what it is in."""
-        if "#" in record.path:
-            return  # an agent was told, and goes on
-        failure = failure_of(record)
-        inside = record.path.endswith(("!output", "!join"))
-        ended = record.path.removesuffix("!output")
-        own = failure is not None and (
-            failure.code in (WorkspaceConflict.code, WorkspaceRefused.code) or failure.klass == BudgetExceeded.klass
-        )
-        if record.core is not None and ("arms" not in record.core or own):
-            ended = ended.removesuffix("!join")
-        if failure is not None and (not inside or failure.path == ended):
+        failure = shown_failure(record)
+        if failure is not None:
             self.facts.add_failure(failure)
 
     def _abandon(self) -> None:
@@ -563,19 +459,11 @@ class RunSession:
 
     def _lost(self, record: Record) -> None:
         """A lost item: offered again with fewer neighbours, given up when it was alone too often."""
-        if self._suspect(record).strikes >= LONE_STRIKES:
+        if self.suspects.note(record).strikes >= LONE_STRIKES:
             lost = RunnerLost(record.path, LONE_STRIKES)
             self._give_up(record.path, Failure(record.path, lost.klass, lost.code, str(lost)))
         else:
             self.engine.give_back(record.path)
-
-    def _suspect(self, record: Record) -> Suspicion:
-        held = record.envelope["held"]
-        before = self.suspects.get(record.path, Suspicion(share=held))
-        strikes = before.strikes + (1 if held == 1 else 0)
-        after = Suspicion(share=max(1, min(before.share, held) // 2), strikes=strikes)
-        self.suspects[record.path] = after
-        return after
 
     def _give_up(self, key: str, failure: Failure) -> None:
         task = self.engine.out.get(key)
@@ -592,30 +480,8 @@ class RunSession:
 
     # ------------------------------------------------------------------ what the driver writes itself
 
-    async def _decided(self, decision: Decision) -> Record:
-        values, run, signed = self._values, self.run, self._signed()
-        match decision:
-            case Decide():
-                return await decided(values, run, decision, envelope=signed)
-            case Join(map=joined):
-                return await join_record(values, run, joined, envelope=signed)
-            case RaceWon():
-                return race_won(run, decision, envelope=signed)
-            case Spent():
-                return limit_used_up(run, decision, envelope=signed)
-            case Overspent():
-                return await agent_overspent(values, run, decision, envelope=signed)
-            case RaceLost():
-                return await race_lost(values, run, decision, envelope=signed)
-            case GiveUp():
-                return await skipped(values, run, decision, envelope=signed)
-            case OpenFinally():
-                final = self.graph.templates[decision.scope.scope.final or FINALLY]
-                return await finally_opened(values, run, final, decision, envelope=signed)
-            case EndScope():
-                return await scope_ended(values, run, decision, envelope=signed)
-            case Close():
-                return await self._closing(decision)
+    async def _record_of(self, decision: Step) -> Record:
+        return await record_of(decision, run=self.run, graph=self.graph, values=self._values, envelope=self._signed())
 
     def _signed(self) -> dict[str, Json]:
         return {"worker": self._driver, "at": self._stamp()}
@@ -670,7 +536,7 @@ class RunSession:
             case "genesis" | "fence":
                 return
             case "lease_lost":
-                self._suspect(record)
+                self.suspects.note(record)
                 return
             case "close":
                 self._closed_before(record)

@@ -13,6 +13,7 @@ from decurion_worker.engine.actions import (
     RaceLost,
     RaceWon,
     Spent,
+    Step,
     Task,
     failure_of,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "RunTime",
     "ScopeState",
     "Spent",
+    "Step",
     "Task",
     "failure_of",
 ]

@@ -126,7 +126,8 @@ class Close:
     output_hash: str | None
 
 
-Decision: TypeAlias = Join | EndScope | Decide | RaceWon | RaceLost | GiveUp | Spent | Overspent | OpenFinally | Close
+Step: TypeAlias = Join | EndScope | Decide | RaceWon | RaceLost | GiveUp | Spent | Overspent | OpenFinally
+Decision: TypeAlias = Step | Close
 
 
 @dataclass(frozen=True, slots=True)
