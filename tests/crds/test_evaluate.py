@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -280,3 +283,24 @@ async def test_an_evaluation_may_have_a_time_of_its_own(evaluator: Evaluator) ->
     assert await evaluator.expressions({"x": quick}, {}) == {"x": 2}
     with pytest.raises(ExpressionFailed, match=r"\b1 s"):
         await evaluator.expressions({"x": parse_expression("len([i for i in range(10**12) if i < 0])", set()).expr}, {})
+
+
+def _interpreters() -> set[int]:
+    """The processes of interpreters that this process has started."""
+    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
+    children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    return {pid for pid in children if b"monty" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
+async def test_what_an_interpreter_was_to_do_that_is_killed_is_done_by_the_next() -> None:
+    before = _interpreters()
+    source = code("a + 1", "a")
+    async with Evaluator(1) as opened:
+        for number in range(2):
+            assert await opened.expressions({"n": expr("x + 1")}, ENV) == {"n": 4}
+            assert await opened.code(source, {"a": number}, seconds=9.0, seed="s", clock=CLOCK) == number + 1
+            killed = _interpreters() - before
+            assert killed
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)

@@ -137,7 +137,7 @@ class Checker:
                 # ASCII ends the worker (pydantic-monty 1.4).
                 type_check_format="gitlab",
                 os_policy=os_policy(SETTLED_SEED, SETTLED_CLOCK),
-                limits=monty.ResourceLimits(max_feed_duration_secs=1.0),
+                limits=monty.ResourceLimits(max_feed_duration_secs=SECONDS),
             )
             session.__enter__()
             self._session = session

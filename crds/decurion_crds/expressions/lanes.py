@@ -1,7 +1,8 @@
 """Threads that feed the interpreter: a bounded number, each with one session, all of a kind taking from one queue.
 
 A feed costs about 100 µs however little it does, so an expression lane takes what has gathered and runs it in one feed.
-Jobs answer for themselves; only a limit or a crash strikes a whole feed, and then its jobs run again one by one.
+Jobs answer for themselves; only a limit or a crash strikes a whole feed, and then its jobs run again one by one. A
+process that ends takes down one job twice at most: what it evaluates has no effects.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ class ExpressionLane(_Lane[GroupJob]):
         for job in alone:
             self._deliver(self._run([job]))
 
-    def _run(self, jobs: list[GroupJob]) -> list[Outcome]:
+    def _run(self, jobs: list[GroupJob], *, again: bool = True) -> list[Outcome]:
+        """`again`: one whose process ended is run once more, for that may have been none of its doing."""
         seconds = jobs[0].seconds or self._seconds
         try:
             session = self._open(seconds=seconds)
@@ -124,6 +126,8 @@ class ExpressionLane(_Lane[GroupJob]):
             self._discard()
             if len(jobs) > 1:
                 return [outcome for job in jobs for outcome in self._run_alone(job)]
+            if again and isinstance(error, monty.MontyCrashedError):
+                return self._run(jobs, again=False)
             return [(jobs[0].future, self._failure(_message(error), jobs[0].group.names[0], seconds))]
         if not isinstance(answers, list):
             raise TypeError(f"_run gives a list, not {type(answers).__name__}")
@@ -161,7 +165,8 @@ class CodeLane(_Lane[CodeJob]):
         for job in jobs:
             self._deliver([(job.future, self._run(job))])
 
-    def _run(self, job: CodeJob) -> Json | ExpressionFailed:
+    def _run(self, job: CodeJob, *, again: bool = True) -> Json | ExpressionFailed:
+        """As an expression whose process ended, a source is run once more, unless nobody waits for it."""
         defined = 0
         try:
             if job.code.fresh:
@@ -176,6 +181,8 @@ class CodeLane(_Lane[CodeJob]):
             return plain(session.feed("_call(_key, _inputs)", {"_key": key, "_inputs": job.inputs}))
         except monty.MontyError as error:
             self._discard()
+            if again and isinstance(error, monty.MontyCrashedError) and not job.abandoned:
+                return self._run(job, again=False)
             message = reason(_message(error), seconds=job.seconds, memory=MEMORY)
             line = _line(error, defined)
             author = author_line(job.code, line) if line else None
