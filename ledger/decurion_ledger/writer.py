@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from decurion_crds.canonical import Json
 from decurion_ledger.attestation import envelope
@@ -40,11 +39,10 @@ from decurion_ledger.index import Indexer
 from decurion_ledger.layout import final_key, provenance_key, slot_key
 from decurion_ledger.log import Tail, fence
 from decurion_ledger.patience import REPEATED, REPEATED_WHEN_OPEN, Clock, Patience, SystemClock, patiently
+from decurion_ledger.pending import Pending
 from decurion_ledger.reader import READING, is_deleted, read_segments
 from decurion_ledger.record import Record
 from decurion_ledger.segment import (
-    MAX_BYTES,
-    MAX_RECORDS,
     Encoded,
     Header,
     Segment,
@@ -136,12 +134,7 @@ class LogWriter:
         self._clock = clock
         self._observer = observer
         self._indexer = Indexer(store, run, clock=clock)
-        self._queue: deque[Encoded] = deque()
-        self._queued = 0
-        self._committed = 0
-        self._spans: deque[tuple[int, int, int]] = deque()
-        """Of committed segments, until whoever appended has looked: the counts before and after, and the slot."""
-        self._waiters: deque[_Waiter] = deque()
+        self._pending = Pending()
         self._committer: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._started: float | None = None
@@ -255,14 +248,9 @@ class LogWriter:
         encoded = [prepare(record) for record in records]
         if not encoded:
             return []
-        first = self._queued
+        first = self._pending.handed_in
         await self._enqueue(encoded)
-        slots: list[int] = []
-        for begin, through, slot in self._spans:
-            slots += [slot] * (min(through, first + len(encoded)) - max(begin, first))
-        while self._spans and self._spans[0][1] <= first + len(encoded):
-            self._spans.popleft()
-        return slots
+        return self._pending.slots(first, len(encoded))
 
     def attested(self, statement: Json) -> dict[str, Json]:
         """The envelope of a statement about this log, signed as its segments are."""
@@ -329,17 +317,14 @@ class LogWriter:
             raise RunClosed(self._tail.run, self.slot)
 
     def _enqueue(self, encoded: Sequence[Encoded]) -> asyncio.Future[int]:
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._queue += encoded
-        self._queued += len(encoded)
-        self._waiters.append(_Waiter(self._queued, done))
+        done = self._pending.add(encoded)
         if self._committer is None:
             self._committer = asyncio.create_task(self._commit_all())
         return done
 
     async def _commit_all(self) -> None:
         try:
-            while self._queue:
+            while self._pending:
                 await self._pace()
                 async with self._one_at_a_time:
                     await self._commit_next()
@@ -347,7 +332,7 @@ class LogWriter:
             self._stop(e)
         finally:
             self._committer = None
-            if self._waiters:
+            if self._pending.waited_for:
                 self._stop(WriterStopped(self._tail.run, self._tail.next))
 
     async def _pace(self) -> None:
@@ -358,25 +343,20 @@ class LogWriter:
 
     async def _commit_next(self) -> None:
         tail = self._tail
-        batch = _segment_of(self._queue)
+        batch = self._pending.next_segment()
         header, data = self._build(batch)
         self._started = self._clock.now()
         other = await self._slots.decide(tail.next, data, patience=self._settings.patience)
         if other is not None:
             raise self._slots.fenced_by(tail.next, other)
-        closing = self._close is not None and not self._queue
+        closing = self._close is not None and not self._pending
         tail.absorb(Segment(header, (self._close,) if closing and self._close else (), segment_hash(data)))
         asked = await self._check_not_cleared(self._started)
         if not asked and self._clock.now() - self._started > self._settings.stall:
             await self._find_free()
         self._recovered()
         self._indexer.grown(tail.next)
-        self._spans.append((self._committed, self._committed + len(batch), header.slot))
-        self._committed += len(batch)
-        while self._waiters and self._waiters[0].through <= self._committed:
-            done = self._waiters.popleft().done
-            if not done.done():
-                done.set_result(header.slot)
+        self._pending.committed(len(batch), header.slot)
 
     def _build(self, encoded: Sequence[Encoded], *, epoch: int | None = None) -> tuple[Header, bytes]:
         tail = self._tail
@@ -422,11 +402,7 @@ class LogWriter:
         """Take no more, and tell everybody who waits; the first verdict stands."""
         if self._end is None:
             self._end = lambda: type(verdict)(*verdict.args)
-        for waiter in self._waiters:
-            if not waiter.done.done():
-                waiter.done.set_exception(self._end())
-        self._waiters.clear()
-        self._queue.clear()
+        self._pending.fail(self._end)
 
     async def _check_kept(self) -> None:
         key = slot_key(self._tail.run, 0)
@@ -495,25 +471,6 @@ class LogWriter:
 
         await patiently(write, patience=patience, clock=self._clock, repeated=REPEATED_WHEN_OPEN, waiting=self._waiting)
         self._recovered()
-
-
-class _Waiter(NamedTuple):
-    """Who waits for all records up to the count `through` since the writer was made."""
-
-    through: int
-    done: asyncio.Future[int]
-
-
-def _segment_of(queue: deque[Encoded]) -> list[Encoded]:
-    """Takes what fits one segment off the queue's front."""
-    taken: list[Encoded] = []
-    size = 0
-    while queue and len(taken) < MAX_RECORDS:
-        size += len(queue[0].data) + 1
-        if taken and size > MAX_BYTES:
-            break
-        taken.append(queue.popleft())
-    return taken
 
 
 def _leader_epoch(tail: Tail, given: int, take_over: bool) -> int:
