@@ -357,7 +357,11 @@ class JoinBlock(Compiled):
 
 
 class Retry(Compiled):
-    """Tries after the first: `transient` for failures of transport, `repair` for outputs that break their schema."""
+    """Tries after the first: `transient` for failures of transport, `repair` for outputs that break their schema,
+    `replan` for approaches of an agent that failed. `errors` are the codes and classes for which there are any.
+    """
 
     transient: int = 3
     repair: int = 2
+    replan: int = Field(default=1, exclude_if=lambda value: value == 1)
+    errors: tuple[str, ...] | None = Field(default=None, exclude_if=lambda value: value is None)

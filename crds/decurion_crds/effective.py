@@ -41,11 +41,16 @@ def _fill(shown: dict[str, Any], node: Node) -> None:
     if node.kind != "approval":  # its wait is bounded in its own block
         shown["timeoutSeconds"] = node.timeout_seconds
     if node.kind not in _NO_TRIES:
-        shown["retry"] = {**node.retry.model_dump(by_alias=True), **shown.get("retry", {})}
+        shown["retry"] = {**_tries(node), **shown.get("retry", {})}
     if node.kind not in ("switch", "approval"):
         shown.setdefault("output", node.output)
     if node.map is not None:
         shown["map"].setdefault("tolerate", node.map.tolerate.model_dump(exclude_none=True))
+
+
+def _tries(node: Node) -> dict[str, int]:
+    tries = {"transient": node.retry.transient, "repair": node.retry.repair}
+    return tries | ({"replan": node.retry.replan} if node.agent is not None else {})
 
 
 def _without_empty(value: Any) -> Any:

@@ -297,6 +297,11 @@ class Execution:
     def scope(self) -> Scope:
         return self.context.scope(self.template)
 
+    def retries(self, error: WorkError) -> bool:
+        """Whether the node's `retry` has anything for such an error."""
+        named = self.node.retry.errors
+        return named is None or not {c.code for c in type(error).__mro__ if issubclass(c, WorkError)}.isdisjoint(named)
+
     def charge(self, used: Mapping[str, int]) -> None:
         """Count what an answer of a model, or a call of a tool, used."""
         for name, amount in used.items():

@@ -36,6 +36,7 @@ from decurion_crds.compile.naming import (
 )
 from decurion_crds.compile.refs import ROOT, Around, Library, Module, scope_name
 from decurion_crds.compile.report import Report, Spot
+from decurion_crds.compile.retries import check_retry
 from decurion_crds.compile.switches import assign_cases
 from decurion_crds.compile.tools import resolve_tool
 from decurion_crds.compiled import LISTED_FILE, SWITCH_OUTPUT, NodeKind, Schema
@@ -208,6 +209,7 @@ class _Resolver:
             draft.output = self._schema(node.output, spot.below("output"))
         self._on_failure(node, spot.below("onFailure"))
         self._block(draft, node)
+        check_retry(draft, self._report)
         check_references(draft, scope, known, self._report)
         return draft
 

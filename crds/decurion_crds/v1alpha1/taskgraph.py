@@ -258,6 +258,24 @@ class AgentBlock(Model):
     later: ClassVar[Mapping[str, str]] = {"parameters": "write them into the LLM"}
 
 
+RetriedError = Literal[
+    "Transient",
+    "RateLimited",
+    "ModelUnavailable",
+    "ModelTimeout",
+    "ToolUnavailable",
+    "ToolTimeout",
+    "Repairable",
+    "OutputInvalid",
+    "OutputTruncated",
+    "Replannable",
+    "AgentGaveUp",
+    "FailuresInRow",
+    "RepeatedCalls",
+]
+"""Errors after which there is another try, by code; and the classes of these, each of which stands for all of its."""
+
+
 class Retry(Model):
     """Tries after the first one."""
 
@@ -274,10 +292,18 @@ class Retry(Model):
         description="Most further tries, told what was wrong, after an output that is invalid. Default 2.",
     )
 
-    later: ClassVar[Mapping[str, str]] = {
-        "replan": "remove it",
-        "errors": "remove it; the class of an error decides whether it is tried again",
-    }
+    replan: int | None = Field(
+        None,
+        ge=0,
+        le=10,
+        description="Of an agent: how often it begins anew, told what was tried and why that failed, when its approach "
+        "failed, in the turns that are left. Default 1.",
+    )
+    errors: Annotated[list[RetriedError], atomic(min_length=1, max_length=32)] | None = Field(
+        None,
+        description="Which errors are tried again, by their codes or classes; others fail the node at once. Absent, "
+        "all for which there is a try.",
+    )
 
 
 class JoinBlock(Model):

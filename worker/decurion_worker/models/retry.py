@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from decurion_worker.errors import Transient
+from decurion_worker.errors import Transient, WorkError
 from decurion_worker.models.port import ChatModel, ChatRequest, ChatResponse
 
 T = TypeVar("T")
@@ -27,11 +27,12 @@ async def call_with_retries(
     rng: random.Random,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     on_attempt_failed: Callable[[Transient], None] = lambda error: None,
+    retried: Callable[[WorkError], bool] = lambda error: True,
 ) -> ChatResponse:
     """The model's answer, after at most `transient` further tries, all under the request's idempotency key.
 
     `on_attempt_failed` hears of each failure that is followed by another try. Raises the last failure, and whatever is
-    not `Transient` at once.
+    not `Transient` or not `retried` at once.
     """
     return await with_retries(
         lambda: model.chat(request),
@@ -39,6 +40,7 @@ async def call_with_retries(
         rng=rng,
         sleep=sleep,
         on_attempt_failed=on_attempt_failed,
+        retried=retried,
     )
 
 
@@ -49,6 +51,7 @@ async def with_retries(
     rng: random.Random,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     on_attempt_failed: Callable[[Transient], None] = lambda error: None,
+    retried: Callable[[WorkError], bool] = lambda error: True,
 ) -> T:
     """What `call` gives, after at most `transient` further tries; otherwise as `call_with_retries`."""
     tries = 0
@@ -57,7 +60,7 @@ async def with_retries(
             return await call()
         except Transient as error:
             wanted = error.retry_after or 0.0
-            if tries >= transient or wanted > LONGEST_RETRY_AFTER:
+            if tries >= transient or wanted > LONGEST_RETRY_AFTER or not retried(error):
                 raise
             on_attempt_failed(error)
         await sleep(_wait(tries, wanted, rng))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,11 +29,13 @@ from decurion_worker.errors import (
     ModelRefused,
     OutputInvalid,
     RepeatedCalls,
+    Replannable,
     SecondsLimit,
     StepLimit,
     ToolArgumentsInvalid,
     WorkError,
 )
+from decurion_worker.files import open_files
 from decurion_worker.models import (
     Call,
     ChatRequest,
@@ -106,31 +108,50 @@ class _Agent:
         execution.model = self._spec.get("model") or agent.model
 
     async def run(self, prompt: str) -> Json:
+        """The first plan; when its approach failed a new one, told why the others did, in what is left of the limits.
+
+        A new plan begins with the files as the node found them.
+        """
+        tried: list[str] = []
+        began, used = asyncio.get_running_loop().time(), dict[str, int]()
+        while True:
+            try:
+                return await self._plan(_told(prompt, tried), used, began)
+            except Replannable as error:
+                if len(tried) >= self._execution.node.retry.replan or not self._execution.retries(error):
+                    raise
+                if self._execution.turns >= self._agent.steps or self._used_up(used) is not None:
+                    raise
+                note_failure(self._execution, error)
+                tried.append(str(error))
+                await open_files(self._execution)
+
+    async def _plan(self, prompt: str, used: dict[str, int], began: float) -> Json:
         system = "\n\n".join(part for part in (self._agent.instructions, prompts.RULES) if part)
-        work = _Work([Message("system", system), Message("user", prompt)])
+        work = _Work([Message("system", system), Message("user", prompt)], used=used)
         try:
-            turn, over = await self._turns(work)
+            turn, over = await self._turns(work, began)
             _tell(work, prompts.LAST_TURN)
             await self._turn(work, turn + 1, self._definitions[-1:])
         except _Finished as finished:
             return finished.value
         raise over
 
-    async def _turns(self, work: _Work) -> tuple[int, BudgetExceeded]:
+    async def _turns(self, work: _Work, began: float) -> tuple[int, BudgetExceeded]:
         """Work until a limit is used up: the number of turns, and the error of that. Raises `_Finished`."""
-        steps, began = self._agent.steps, asyncio.get_running_loop().time()
-        for turn in range(1, steps + 1):
+        steps = self._agent.steps
+        for turn in range(self._execution.turns + 1, steps + 1):
             await self._turn(work, turn, self._definitions)
-            over = self._used_up(work) or self._late(began)
+            over = self._used_up(work.used) or self._late(began)
             if over is not None:
                 return turn, over
             if 0 < steps - turn <= WARN_STEPS:
                 _tell(work, prompts.STEPS_LEFT.format(left=steps - turn))
         return steps, StepLimit(self._path, steps, steps)
 
-    def _used_up(self, work: _Work) -> LimitUsedUp | None:
+    def _used_up(self, settled: Mapping[str, int]) -> LimitUsedUp | None:
         """The error of a limit of which nothing is left."""
-        limits, used = self._agent.limits, counted(work.used)
+        limits, used = self._agent.limits, counted(settled)
         name = used_up(limits, used, used) if limits is not None else None
         if limits is None or name is None:
             return None
@@ -185,6 +206,7 @@ class _Agent:
             transient=self._execution.node.retry.transient,
             rng=random.Random(request.idempotency_key),
             on_attempt_failed=lambda error: note_failure(self._execution, error),
+            retried=self._execution.retries,
         )
         usage = usage_of(self._spec, response.usage)
         if made := self._made(work, usage, response.calls, tools):
@@ -362,6 +384,13 @@ class _Agent:
 def _urgency(ended: ToolAnswer | BaseException) -> int:
     """Of what calls of a turn came to, which counts first: that an effect is in doubt is told when no call is open."""
     return 2 if isinstance(ended, EffectInDoubt) else 1 if isinstance(ended, CallsOpen) else 0
+
+
+def _told(prompt: str, tried: Sequence[str]) -> str:
+    """The prompt of a plan, after those that failed for the reasons `tried`."""
+    if not tried:
+        return prompt
+    return prompt + prompts.TRIED.format(reasons="\n".join(f"- {why}" for why in tried))
 
 
 def _tell(work: _Work, text: str) -> None:

@@ -18,3 +18,7 @@ LAST_TURN = "This is the last turn, and there are no tools any more but finish. 
 CUT_OFF = "Your answer was cut off at the token limit, and nothing of it was done. Answer more briefly."
 TRUNCATED = "\n(Only the first {shown:,} of {size:,} characters are shown. Ask for less at a time.)"
 FINISH = "Ends the work with its result."
+TRIED = (
+    "\n\nThis was tried before and failed; nothing of it is left but what other systems were told:\n{reasons}\n"
+    "Do not repeat it: take another way."
+)

@@ -54,7 +54,7 @@ async def _answer(execution: Execution, call: LlmCall, snapshot: Mapping[str, Js
         try:
             return parse_output(response, request.schema, validator)
         except OutputInvalid as error:
-            if turn == node.retry.repair:
+            if turn == node.retry.repair or not execution.retries(error):
                 raise
             note_failure(execution, error)
             _may_go_on(execution)
@@ -117,6 +117,7 @@ async def _ask(execution: Execution, call: LlmCall, request: ChatRequest) -> Cha
         transient=execution.node.retry.transient,
         rng=random.Random(request.idempotency_key),
         on_attempt_failed=lambda error: note_failure(execution, error),
+        retried=execution.retries,
     )
     execution.charge(usage_of(execution.context.graph.llms[call.ref], response.usage))
     return response

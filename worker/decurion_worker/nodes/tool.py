@@ -152,6 +152,7 @@ async def call_tool(
             transient=execution.node.retry.transient,
             rng=random.Random(path),
             on_attempt_failed=lambda error: note_failure(execution, error, tool=call.name),
+            retried=execution.retries,
         )
     journal = execution.journal
     before = await journal.effect(path)
@@ -169,6 +170,7 @@ async def call_tool(
         transient=execution.node.retry.transient,
         rng=random.Random(path),
         on_attempt_failed=lambda error: note_failure(execution, error, tool=call.name),
+        retried=execution.retries,
     )
 
 
