@@ -68,13 +68,13 @@ class NextSlotAfterTimeOut(LogWriter):
     """A slot whose write was not answered is given up, and the records go into the next one."""
 
     async def _commit_next(self) -> None:
-        kept = list(self._queue)
+        kept = list(self._pending.queue)
         patient, self._settings = self._settings, replace(self._settings, patience=Patience(total=0.0, attempt=10.0))
         try:
             await super()._commit_next()
         except StoreUnknown:
-            self._queue.clear()
-            self._queue.extend(kept)
+            self._pending.queue.clear()
+            self._pending.queue.extend(kept)
             self._tail.next += 1
         finally:
             self._settings = patient
@@ -123,7 +123,7 @@ class EpochNotBumped(LogWriter):
         return True
 
     async def _commit_next(self) -> None:
-        kept = list(self._queue)
+        kept = list(self._pending.queue)
         try:
             await super()._commit_next()
         except Fenced as error:
@@ -131,8 +131,8 @@ class EpochNotBumped(LogWriter):
                 raise
             segment = parse(await self._store.get(slot_key(self._tail.run, error.slot)), "")
             self._tail.absorb(segment)
-            self._queue.clear()
-            self._queue.extend(kept)
+            self._pending.queue.clear()
+            self._pending.queue.extend(kept)
 
 
 class LeaderEpochNotInFence(LogWriter):
@@ -170,7 +170,7 @@ class BatchRebuilt(LogWriter):
     """Each try of a slot takes what has arrived meanwhile as well; a slot taken by the own name is one's own."""
 
     async def _commit_next(self) -> None:
-        own, waiting = self._nonce, self._queue
+        own, waiting = self._nonce, self._pending.queue
         batch: list[Any] = []
 
         class Rebuilding(_Slots):
@@ -203,10 +203,7 @@ class BatchRebuilt(LogWriter):
         if extra:
             slot = self._tail.next - 1
             self._tail.head = segment_hash(await self._store.get(slot_key(self._tail.run, slot)))
-            self._spans.append((self._committed, self._committed + extra, slot))
-            self._committed += extra
-            while self._waiters and self._waiters[0].through <= self._committed:
-                self._waiters.popleft().done.set_result(slot)
+            self._pending.committed(extra, slot)
 
 
 # ---------------------------------------------------------------------------- the end, the store, permits

@@ -33,16 +33,13 @@ class Pending:
     """What is on its way into a log."""
 
     def __init__(self) -> None:
-        self._queue: deque[Encoded] = deque()
+        self.queue: deque[Encoded] = deque()
+        """Records that are in no segment yet."""
         self._handed_in = 0
         self._committed = 0
         self._spans: deque[_Span] = deque()
         """Until whoever handed their records in has looked."""
         self._waiters: deque[_Waiter] = deque()
-
-    def __len__(self) -> int:
-        """Records that are in no segment yet."""
-        return len(self._queue)
 
     @property
     def waited_for(self) -> bool:
@@ -55,7 +52,7 @@ class Pending:
     def add(self, encoded: Sequence[Encoded]) -> asyncio.Future[int]:
         """Take records in; what is returned holds the slot of the last one once all of them are durable."""
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._queue += encoded
+        self.queue += encoded
         self._handed_in += len(encoded)
         self._waiters.append(_Waiter(self._handed_in, done))
         return done
@@ -64,11 +61,11 @@ class Pending:
         """Take what fits one segment off the front."""
         taken: list[Encoded] = []
         size = 0
-        while self._queue and len(taken) < MAX_RECORDS:
-            size += len(self._queue[0].data) + 1
+        while self.queue and len(taken) < MAX_RECORDS:
+            size += len(self.queue[0].data) + 1
             if taken and size > MAX_BYTES:
                 break
-            taken.append(self._queue.popleft())
+            taken.append(self.queue.popleft())
         return taken
 
     def committed(self, count: int, slot: int) -> None:
@@ -95,4 +92,4 @@ class Pending:
             if not waiter.done.done():
                 waiter.done.set_exception(why())
         self._waiters.clear()
-        self._queue.clear()
+        self.queue.clear()

@@ -324,7 +324,7 @@ class LogWriter:
 
     async def _commit_all(self) -> None:
         try:
-            while self._pending:
+            while self._pending.queue:
                 await self._pace()
                 async with self._one_at_a_time:
                     await self._commit_next()
@@ -349,7 +349,7 @@ class LogWriter:
         other = await self._slots.decide(tail.next, data, patience=self._settings.patience)
         if other is not None:
             raise self._slots.fenced_by(tail.next, other)
-        closing = self._close is not None and not self._pending
+        closing = self._close is not None and not self._pending.queue
         tail.absorb(Segment(header, (self._close,) if closing and self._close else (), segment_hash(data)))
         asked = await self._check_not_cleared(self._started)
         if not asked and self._clock.now() - self._started > self._settings.stall:
