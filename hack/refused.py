@@ -45,6 +45,7 @@ _SUBJECTS = {
     "maps": "Maps and templates",
     "workspaces": "Workspaces",
     "budgets": "Budgets",
+    "sensitive": "Sensitive values",
     "llms": "LLM",
     "tools": "MCPServer and tools",
     "runs": "TaskGraphRun",

@@ -109,7 +109,8 @@ class Node(Compiled):
     `otherwise`, or None. `on_failure` says what becomes of a node whose tries are used up: `fail` ends the scope;
     `skip`, of a node without `otherwise`, makes it a skipped node; `otherwise` gives it the output of its `otherwise`.
     A node that is skipped, or fails, writes no channel. `limits` are those of the node with all that runs below it; its
-    time is in `timeout_seconds`, but that of all tries of an `llm`.
+    time is in `timeout_seconds`, but that of all tries of an `llm`. `sealed` says what of its records is
+    encrypted: what it reads, or all.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Node(Compiled):
     loop: LoopBlock | None = None
     switch: SwitchBlock | None = None
     approval: ApprovalBlock | None = None
+    sealed: Literal["input", "all"] | None = Field(None, exclude_if=lambda value: value is None)
     digest: str = ""
 
     @property
@@ -175,7 +177,9 @@ class Node(Compiled):
 
 
 class Channel(Compiled):
-    """A channel. `key` and `prefer` belong to `mergeByKey`; `order` holds the writers that come first in merging."""
+    """A channel, `sealed` where what it holds is encrypted. `key` and `prefer` belong to `mergeByKey`; `order`
+    holds the writers that come first in merging.
+    """
 
     name: str
     schema_: Schema = Field(alias="schema")
@@ -184,6 +188,7 @@ class Channel(Compiled):
     prefer: Prefer = Field("first", exclude_if=lambda value: value == "first")
     order: tuple[str, ...] = Field((), exclude_if=lambda value: not value)
     initial: Json = None
+    sealed: bool = Field(False, exclude_if=lambda value: not value)
 
 
 class Scope(Compiled):
@@ -195,6 +200,7 @@ class Scope(Compiled):
     the templates of its `graph` nodes. `digest` covers everything in the scope and below it. `final` names the scope of
     the `finally` of a template or of a graph that another one runs: it runs when the nodes have ended, before whoever
     runs the scope goes on. `limits` are those of each run of the scope; the root has those of the graph.
+    `sealed_input` and `sealed_output` say whether these are encrypted in records.
     """
 
     input_schema: Schema = Field(alias="inputSchema")
@@ -206,6 +212,8 @@ class Scope(Compiled):
     leaf: bool
     final: str | None = Field(default=None, exclude_if=lambda value: value is None)
     limits: Limits | None = Field(default=None, exclude_if=lambda value: value is None)
+    sealed_input: bool = Field(False, alias="sealedInput", exclude_if=lambda value: not value)
+    sealed_output: bool = Field(False, alias="sealedOutput", exclude_if=lambda value: not value)
     digest: str = ""
 
     @cached_property
@@ -279,6 +287,12 @@ class CompiledGraph(Compiled):
     def final(self) -> Scope | None:
         """The scope of `finally`."""
         return self.templates.get(FINALLY)
+
+    @cached_property
+    def sealed(self) -> bool:
+        """Whether something in it is sensitive, so that its runs need a key."""
+        scopes = (self.root, *self.templates.values())
+        return any(s.sealed_input or s.sealed_output or any(n.sealed for n in s.nodes) for s in scopes)
 
     @cached_property
     def digest(self) -> str:

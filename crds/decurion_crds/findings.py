@@ -38,6 +38,7 @@ CODES: dict[str, str] = {
     "READ-RACE": "A channel is read while another node may be writing it.",
     "INPUT": "The input of a run is not what its graph takes.",
     "REF-MISSING": "A resource, template or node that is referred to does not exist.",
+    "SENSITIVE": "Something sensitive would be stored or shown in clear, or is named wrongly.",
     "SCHEMA": "A schema is invalid or does not resolve.",
     "SPEC-TOO-LARGE": "The spec exceeds its bound.",
     "TYPE-DECLARE": "A type cannot be inferred soundly and must be declared.",

@@ -20,6 +20,7 @@ from decurion_ledger.admission import Admission
 from decurion_ledger.blobs import keep_blob
 from decurion_ledger.errors import CopyDiffers, LogCorrupt, NotFound, RunDeleted, RunNotFound, RunOpen
 from decurion_ledger.index import Indexer
+from decurion_ledger.keys import copy_key
 from decurion_ledger.layout import BLOBS, blob_key, final_key, is_derived, run_prefix, tomb_key
 from decurion_ledger.lookup import slots_of
 from decurion_ledger.patience import Clock, SystemClock, patiently
@@ -52,8 +53,10 @@ async def copy_run(
     *,
     progress: Callable[[Copied], None] = lambda copied: None,
     clock: Clock | None = None,
+    keys: bool = False,
 ) -> Copied:
-    """Copy a closed run and verify the copy; doing it again completes it.
+    """Copy a closed run and verify the copy; doing it again completes it. `keys`: also the key with which its sensitive
+    values are encrypted.
 
     Raises `RunNotFound`, `RunOpen`, `RunDeleted` (here or there), `CopyDiffers`, `StoreRefused`, `LogCorrupt` when the
     source is not whole, or the error of either store.
@@ -61,6 +64,8 @@ async def copy_run(
     work = _Copy(source, run, target, progress, clock or SystemClock())
     await Admission(target).check()
     await work.run_objects()
+    if keys:
+        await copy_key(source, run, target)
     work.copied.problems = await verify(target, run)
     if not work.copied.problems:
         await Indexer(target, run, clock=clock).closed(await slots_of(target, run))

@@ -35,6 +35,11 @@ DecurionError
     │   ├── NewerFormat           written by a release that came later
     │   └── BlobCorrupt
     ├── ValueMissing              a record does not hold the value that is asked for
+    ├── ValueSealed               a value is encrypted, and its run's key is not at hand
+    ├── KeyMissing                a run has no key here: it has nothing sensitive, or was copied without
+    ├── KeyErased                 a run's key was destroyed
+    ├── KeyDamaged                an object is not the key of a run that it should be
+    ├── WrongSealKey              another seal key is needed, or what is given is none
     ├── ValueTooWide              the lists of a value exceed what one evaluation may load
     ├── RecordTooLarge            a record exceeds a segment
     ├── WorkspaceTooLarge         a workspace exceeds its quota
@@ -334,6 +339,60 @@ class ValueMissing(LedgerError):
 
     def __str__(self) -> str:
         return f"the record holds no value {self.vhash}; ask the record whose core names it."
+
+
+class ValueSealed(LedgerError):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"the value {self.name} is sensitive, and encrypted with the key of its run; read it with that."
+
+
+class KeyMissing(LedgerError):
+    def __init__(self, run: str, uri: str) -> None:
+        super().__init__(run, uri)
+        self.run = run
+        self.uri = uri
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run} has no key at {self.uri}: nothing in it is sensitive, or it was copied without its key; "
+            "then copy it again with --with-keys."
+        )
+
+
+class KeyErased(LedgerError):
+    def __init__(self, run: str) -> None:
+        super().__init__(run)
+        self.run = run
+
+    def __str__(self) -> str:
+        return (
+            f"what is sensitive in run {self.run} was erased, so nothing can go on from it; it can be shown and "
+            "verified, for anything else start a new run."
+        )
+
+
+class KeyDamaged(LedgerError):
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"{self.key}: it holds no key of a run; restore it from a copy, or erase the run."
+
+
+class WrongSealKey(LedgerError):
+    """`why` is the sentence."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.why}."
 
 
 class ValueTooWide(LedgerError):

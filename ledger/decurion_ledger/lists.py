@@ -8,6 +8,10 @@
 Items are in stored form: a wide list inside one is `{"$list": {"bytes", "count", "index", "root"}}`, an object of the
 author's own whose only key is `$list` is `{"$list": {"value": …}}`. The root is the Merkle root (domain `list/v1`)
 over the items' value hashes: it is the same whoever built the list, in whatever pieces.
+
+Of a list that is encrypted (see `sealing`), chunks and items are. Its index is not, so that what is needed can be found
+without the key: it says `"sealed": true`, names the blobs of items (`far`) and the indexes of lists in them (`lists`),
+and its root is over what the run's key makes of the items.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from typing import Any
 import orjson
 
 from decurion_crds.canonical import Json, canonical, merkle_root
-from decurion_crds.wide import ListRef, mark
+from decurion_crds.wide import ListRef, mark, refs_in
+from decurion_ledger.sealing import Seal
 
 LIST_LIMIT = 64 * 1024
 CHUNK = 512
@@ -32,8 +37,11 @@ class ListBuilder:
     builds takes them out and stores them, as often as memory asks for it.
     """
 
-    def __init__(self, blobs: dict[str, bytes] | None = None) -> None:
+    def __init__(self, blobs: dict[str, bytes] | None = None, seal: Seal | None = None) -> None:
         self.blobs: dict[str, bytes] = {} if blobs is None else blobs
+        self.seal = seal
+        self._far: list[str] = []
+        self._inner: set[str] = set()
         self._leaves: list[bytes] = []
         self._entries: list[bytes] = []
         self._chunks: list[tuple[str, int]] = []
@@ -50,10 +58,15 @@ class ListBuilder:
         if len(stored) <= INLINE_ITEM:
             self._add(hash, b"[" + stored + b"]", size, folded)
         else:
-            self.add_blob(hash=hash, blob=self._blob(stored), bytes=len(stored), size=size, folded=folded)
+            blob, length = self._blob(stored)
+            self.add_blob(hash=hash, blob=blob, bytes=length, size=size, folded=folded)
+        if self.seal is not None and b'"$list"' in stored:
+            self._inner.update(ref.index for ref in refs_in(decode(stored)) if isinstance(ref, ListRef))
 
     def add_blob(self, *, hash: bytes, blob: str, bytes: int, size: int, folded: int) -> None:
         """An item whose stored form is a blob already."""
+        if self.seal is not None:
+            self._far.append(blob)
         self._add(hash, canonical({"blob": blob, "bytes": bytes}), size, folded)
 
     def _add(self, leaf: bytes, entry: bytes, size: int, folded: int) -> None:
@@ -66,21 +79,27 @@ class ListBuilder:
 
     def _flush(self) -> None:
         raw = b"[" + b",".join(self._entries) + b"]"
-        self._chunks.append((self._blob(raw), len(raw)))
+        self._chunks.append(self._blob(raw))
         self._entries.clear()
 
-    def _blob(self, raw: bytes) -> str:
+    def _blob(self, raw: bytes) -> tuple[str, int]:
+        """Name and bytes of a blob of items."""
+        return self._put(raw if self.seal is None else self.seal.close(raw))
+
+    def _put(self, raw: bytes) -> tuple[str, int]:
         sha = hashlib.sha256(raw).hexdigest()
         self.blobs[sha] = raw
-        return sha
+        return sha, len(raw)
 
     def finish(self) -> ListRef:
         """The reference to what was added; index and last chunk are among `blobs`."""
         if self._entries:
             self._flush()
         count, root = len(self._leaves), merkle_root("list/v1", self._leaves)
-        index = canonical({"bytes": self._bytes, "chunks": self._chunks, "count": count, "root": root})
-        return ListRef(count, self._bytes, root, self._blob(index))
+        index: dict[str, Json] = {"bytes": self._bytes, "chunks": self._chunks, "count": count, "root": root}
+        if self.seal is not None:
+            index |= {"sealed": True, "far": self._far, "lists": sorted(self._inner)}
+        return ListRef(count, self._bytes, root, self._put(canonical(index))[0])
 
 
 def folded_ref(ref: ListRef) -> bytes:

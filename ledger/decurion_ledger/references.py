@@ -82,7 +82,12 @@ _Read = Callable[[Any], Iterator[tuple[str, "_Read | None"]]]
 
 def _of_values(held: Iterable[Any]) -> Iterator[tuple[str, _Read | None]]:
     for one in held:
-        if "blob" in one:
+        if "sealed" in one:
+            if "blob" in one:
+                yield one["blob"], None
+            for index in one.get("lists", ()):
+                yield index, _of_index
+        elif "blob" in one:
             # Only a stored form with references in it says how long the plain one is.
             yield one["blob"], _of_stored if "size" in one else None
         elif "tree" in one:
@@ -103,8 +108,14 @@ def _of_stored(stored: Any) -> Iterator[tuple[str, _Read | None]]:
 
 
 def _of_index(index: Any) -> Iterator[tuple[str, _Read | None]]:
+    sealed = index.get("sealed") is True
     for sha, _ in index["chunks"]:
-        yield sha, _of_chunk
+        yield sha, None if sealed else _of_chunk
+    if sealed:
+        for sha in index["far"]:
+            yield sha, None
+        for sha in index["lists"]:
+            yield sha, _of_index
 
 
 def _of_chunk(entries: Any) -> Iterator[tuple[str, _Read | None]]:

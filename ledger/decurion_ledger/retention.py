@@ -26,6 +26,7 @@ import orjson
 from decurion_crds.canonical import canonical
 from decurion_ledger.blobs import FRESH, SKEW
 from decurion_ledger.errors import LogCorrupt, NotFound, StoreError
+from decurion_ledger.keys import drop_key
 from decurion_ledger.layout import (
     BLOBS,
     GC,
@@ -229,6 +230,7 @@ class _Collection:
         await self._each(self._delete, [key for key in sorted(keys) if key != final])
         if final in keys:
             await self._delete(final)
+        await drop_key(self._store, run)
 
     async def _delete(self, key: str) -> None:
         await self._ask(lambda: self._store.delete(key))

@@ -1,6 +1,6 @@
 """Values: the hash that names one, and where its bytes are kept.
 
-A value is named by `vhash`, whatever its form: inline in a record's envelope or in a blob. Lists whose
+A value is named by `vhash` (see `forms`), whatever its form: inline in a record's envelope or in a blob. Lists whose
 canonical form exceeds 64 KiB enter the hash by count and Merkle root of their items' hashes, so that a wide
 list can be hashed, checked and read piece by piece; such a list is kept in chunks (see `lists`) and read back
 as a `ListRef`.
@@ -9,9 +9,8 @@ as a `ListRef`.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
-import math
-import reprlib
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from decurion_crds.canonical import Json, canonical, digest, merkle_root
+from decurion_crds.canonical import Json, merkle_root
 from decurion_crds.errors import MergeRefused
 from decurion_crds.wide import (
     ItemRef,
@@ -30,14 +29,17 @@ from decurion_crds.wide import (
     WideList,
     has_refs,
     mark,
+    refs_in,
     wide_bytes,
 )
 from decurion_ledger.blobs import keep_blob
-from decurion_ledger.errors import BlobCorrupt, NotFound, NotJson, ValueMissing, ValueTooWide
+from decurion_ledger.errors import BlobCorrupt, KeyMissing, NotFound, ValueMissing, ValueSealed, ValueTooWide
+from decurion_ledger.forms import form_of
 from decurion_ledger.layout import blob_key
-from decurion_ledger.lists import CHUNK, FOLDED, LIST_LIMIT, ListBuilder, decode, folded_ref, stored_ref, unfolded
+from decurion_ledger.lists import CHUNK, ListBuilder, decode, unfolded
 from decurion_ledger.merges import merged
 from decurion_ledger.patience import REPEATED_WHEN_OPEN, Clock, Patience, SystemClock, patiently
+from decurion_ledger.sealing import Seal, as_text, is_sealed, of_text
 from decurion_ledger.stores.port import Store
 
 INLINE_VALUE = 4 * 1024
@@ -50,18 +52,6 @@ AT_ONCE = 16
 """Blobs that are sent or fetched at a time."""
 
 
-class Form(NamedTuple):
-    """One value: what enters its hash, what is stored of it, and the bytes of its plain canonical form."""
-
-    folded: bytes
-    stored: bytes
-    size: int
-
-    @property
-    def hash(self) -> str:
-        return digest("value/v1", self.folded)
-
-
 class Kept(NamedTuple):
     """Values that are stored: their hashes, the envelope's `values`, and the values as they will be read back."""
 
@@ -70,89 +60,12 @@ class Kept(NamedTuple):
     values: list[Json]
 
 
-def vhash(value: Json) -> str:
-    """SHA-256, in hex, of `value` under the domain `value/v1`, wide lists folded.
-
-    Deepest first, each list whose canonical form exceeds 64 KiB is replaced by `{"$list": {count, root}}`,
-    `root` being the Merkle root (domain `list/v1`) over its items' value hashes. An object of the author's
-    own whose only key is `$list` enters as `{"$list": {"value": …}}`, so no value has the hash of another.
-    A `ListRef` has the hash of its list. Raises `NotJson`.
-    """
-    return form_of(value, {}).hash
-
-
-def value_bytes(value: Json) -> bytes:
-    """The canonical bytes of `value`. Raises `NotJson` for what JSON cannot hold, NaN and infinities
-    included.
-    """
-    try:
-        raw = canonical(value)
-    except TypeError as e:
-        raise NotJson(reprlib.repr(value), f"the ledger keeps JSON values only ({e})") from e
-    # orjson writes NaN and infinities as null: only a text with a null can hide one
-    if b"null" in raw and _has_non_finite(value):
-        raise NotJson(reprlib.repr(value), "NaN and infinities are no JSON numbers, return null or a text instead")
-    return raw
-
-
-def form_of(value: Json, blobs: dict[str, bytes]) -> Form:
-    """The form of `value`; chunks of its wide lists, which must be stored before it is named, go to `blobs`.
-
-    Raises `NotJson`.
-    """
-    if has_refs(value):
-        return _wide_form(value, blobs)
-    try:
-        raw = value_bytes(value)
-    except NotJson:
-        marked = mark(value)
-        if not has_refs(marked):
-            raise
-        return _wide_form(marked, blobs)
-    if len(raw) <= LIST_LIMIT and b'"$list"' not in raw:
-        return Form(raw, raw, len(raw))
-    return _wide_form(value, blobs)
-
-
-def _wide_form(value: Json, blobs: dict[str, bytes]) -> Form:
-    if isinstance(value, ListRef):
-        return Form(folded_ref(value), stored_ref(value), value.bytes)
-    if isinstance(value, list | tuple):
-        return _list_form(value, blobs)
-    if isinstance(value, dict):
-        return _object_form(value, blobs)
-    raw = value_bytes(value)
-    return Form(raw, raw, len(raw))
-
-
-def _list_form(value: list[Json] | tuple[Json, ...], blobs: dict[str, bytes]) -> Form:
-    forms = [form_of(item, blobs) for item in value]
-    if sum(len(form.folded) for form in forms) + len(forms) + 1 <= LIST_LIMIT:
-        folded = b"[" + b",".join(form.folded for form in forms) + b"]"
-        stored = b"[" + b",".join(form.stored for form in forms) + b"]"
-        return Form(folded, stored, sum(form.size for form in forms) + len(forms) + 1)
-    builder = ListBuilder(blobs)
-    for form in forms:
-        builder.add(hash=bytes.fromhex(form.hash), stored=form.stored, size=form.size, folded=len(form.folded))
-    return _wide_form(builder.finish(), blobs)
-
-
-def _object_form(value: dict[str, Json], blobs: dict[str, bytes]) -> Form:
-    forms = [(canonical(key), form_of(value[key], blobs)) for key in sorted(value)]
-    folded = b"{" + b",".join(key + b":" + form.folded for key, form in forms) + b"}"
-    stored = b"{" + b",".join(key + b":" + form.stored for key, form in forms) + b"}"
-    size = sum(len(key) + 1 + form.size for key, form in forms) + max(1, len(forms)) + 1
-    if value.keys() == {FOLDED}:
-        start = len(b'{"$list":')
-        folded, stored = (b'{"$list":{"value":' + raw[start:] + b"}" for raw in (folded, stored))
-    return Form(folded, stored, size)
-
-
 class Values:
     """The values of one run in one store.
 
     Writing and reading repeat for as long as `patience` says. A blob that this object has written, or found, is
-    not sent again; chunks that were read are kept up to 32 MiB.
+    not sent again; chunks that were read are kept up to 32 MiB. `seal` is that of the run, where it has one: what is
+    encrypted with it is read as anything else, and written by `sealing()`.
     """
 
     def __init__(
@@ -163,8 +76,11 @@ class Values:
         patience: Patience | None = None,
         clock: Clock | None = None,
         now: Callable[[], float] = time.time,
+        seal: Seal | None = None,
     ) -> None:
         self._now = now
+        self._key = seal
+        self._seal: Seal | None = None
         self._store = store
         self._run = run
         self._patience = patience or Patience()
@@ -172,10 +88,32 @@ class Values:
         self._known: set[str] = set()
         self._chunks = _Cache(self._fetch)
 
+    def sealing(self, wanted: bool = True) -> Values:
+        """The same values, of which what is written is encrypted with the run's key, or is not. Raises `KeyMissing`."""
+        if wanted and self._key is None:
+            raise KeyMissing(self._run, self._store.uri)
+        found = copy.copy(self)
+        found._seal = self._key if wanted else None
+        return found
+
+    @property
+    def is_sealing(self) -> bool:
+        """Whether what is written is encrypted."""
+        return self._seal is not None
+
     # ------------------------------------------------------------------ writing
 
+    def name(self, value: Json) -> str:
+        """The name of `value` in records: its hash, or what the run's key makes of it. Raises `NotJson`."""
+        return form_of(value, {}, self._seal).hash
+
+    def builder(self) -> ListBuilder:
+        """For one list, whose items are given to `extend`."""
+        return ListBuilder(seal=self._seal)
+
     async def pack(self, values: Iterable[Json]) -> dict[str, Any]:
-        """The envelope's `values` for these: `{vhash: {"inline": v} | {"tree": v} | {"blob": sha256, "bytes": n}}`.
+        """The envelope's `values` for these: `{vhash: {"inline": v} | {"tree": v} | {"blob": sha256, "bytes": n}}`;
+        encrypted `{name: {"sealed": text} | {"blob": …, "bytes": n, "sealed": true}}`, with `lists` where it has some.
 
         Up to 4 KiB a value and 16 KiB in all stand inline, in the order given; `tree` is the stored form of a
         value with wide lists in it. A blob of such a form also names the bytes of the plain (`size`) and of the
@@ -190,10 +128,13 @@ class Values:
         blobs: dict[str, bytes] = {}
         room = INLINE_RECORD
         for value in values:
-            form = form_of(value, blobs)
+            form = form_of(value, blobs, self._seal)
+            if self._seal is not None:
+                room -= self._keep_sealed(kept, form.hash, form.stored, blobs, room)
+                continue
             if form.stored is form.folded and len(form.stored) <= min(INLINE_VALUE, room):
                 # Most values are small and hold no reference: nothing more is to be done for them.
-                name = digest("value/v1", form.folded)
+                name = form.hash
                 kept.names.append(name)
                 kept.values.append(value)
                 if name not in kept.packed:
@@ -217,6 +158,26 @@ class Values:
                 blobs[sha] = form.stored
         await self.write(blobs)
         return kept
+
+    def _keep_sealed(self, kept: Kept, name: str, stored: bytes, blobs: dict[str, bytes], room: int) -> int:
+        """Keep a value encrypted; the bytes that it takes of the record."""
+        assert self._seal is not None
+        value = decode(stored)
+        kept.names.append(name)
+        kept.values.append(value)
+        if name in kept.packed:
+            return 0
+        closed = self._seal.close(stored)
+        text, taken = as_text(closed), 0
+        if len(text) <= min(INLINE_VALUE, room):
+            kept.packed[name], taken = {"sealed": text}, len(text)
+        else:
+            sha = hashlib.sha256(closed).hexdigest()
+            kept.packed[name], blobs[sha] = {"blob": sha, "bytes": len(closed), "sealed": True}, closed
+        if lists := sorted({ref.index for ref in refs_in(value) if isinstance(ref, ListRef)}):
+            # Whoever has no key must find what is needed.
+            kept.packed[name]["lists"] = lists
+        return taken
 
     async def write(self, blobs: Mapping[str, bytes]) -> None:
         """Store blobs (sha256 → bytes) that are not known to be there."""
@@ -244,7 +205,7 @@ class Values:
 
         Memory is bounded by a chunk. What comes out the same is not stored again.
         """
-        builder = ListBuilder()
+        builder = self.builder()
         async for items in self.chunks(ref):
             await self.extend(builder, await change(items))
         return await self.finish(builder)
@@ -252,7 +213,7 @@ class Values:
     async def extend(self, builder: ListBuilder, items: Iterable[Json]) -> None:
         """Add items, and store what is finished of the list."""
         for item in items:
-            form = form_of(item, builder.blobs)
+            form = form_of(item, builder.blobs, builder.seal)
             builder.add(hash=bytes.fromhex(form.hash), stored=form.stored, size=form.size, folded=len(form.folded))
         await self.flush(builder)
 
@@ -278,7 +239,9 @@ class Values:
 
     async def unpack(self, envelope: Mapping[str, Json], name: str) -> Json:
         """See the function `unpack`; repeats for as long as `patience` says."""
-        return await patiently(lambda: unpack(self._store, envelope, name), patience=self._patience, clock=self._clock)
+        return await patiently(
+            lambda: unpack(self._store, envelope, name, self._key), patience=self._patience, clock=self._clock
+        )
 
     async def load(self, value: Json, *, limit: int = LOAD_LIMIT) -> Json:
         """`value` with all its lists in memory. Raises `ValueTooWide` when they take more than `limit` bytes, and
@@ -361,7 +324,8 @@ class Values:
         return [raws[entry["blob"]] if isinstance(entry, dict) else entry[0] for entry in entries]
 
     async def _fetch(self, sha: str, size: int) -> bytes:
-        return await patiently(lambda: _blob(self._store, sha, size), patience=self._patience, clock=self._clock)
+        raw = await patiently(lambda: _blob(self._store, sha, size), patience=self._patience, clock=self._clock)
+        return _opened(raw, self._key, sha) if is_sealed(raw) else raw
 
 
 class _Cache:
@@ -403,11 +367,11 @@ async def pack(store: Store, run: str, values: Iterable[Json]) -> dict[str, Any]
     return await Values(store, run).pack(values)
 
 
-async def unpack(store: Store, envelope: Mapping[str, Json], name: str) -> Json:
+async def unpack(store: Store, envelope: Mapping[str, Json], name: str, seal: Seal | None = None) -> Json:
     """The value with the hash `name` that this envelope holds, with references for its wide lists.
 
-    Raises `ValueMissing` when it holds none, `BlobCorrupt` when its blob is missing or has other bytes, or
-    the store's error.
+    Raises `ValueSealed` when it is encrypted and `seal` is not there, `ValueMissing` when it holds none,
+    `BlobCorrupt` when its blob is missing or has other bytes, or the store's error.
     """
     held = (envelope.get("values") or {}).get(name)
     if held is None:
@@ -416,7 +380,18 @@ async def unpack(store: Store, envelope: Mapping[str, Json], name: str) -> Json:
         return held["inline"]
     if "tree" in held:
         return mark(unfolded(held["tree"]))
-    return decode(await _blob(store, held["blob"], held["bytes"]))
+    if "sealed" in held and seal is None:
+        raise ValueSealed(name)
+    if isinstance(held.get("sealed"), str):
+        return decode(_opened(of_text(held["sealed"]), seal, name))
+    raw = await _blob(store, held["blob"], held["bytes"])
+    return decode(_opened(raw, seal, held["blob"]) if "sealed" in held else raw)
+
+
+def _opened(raw: bytes, seal: Seal | None, name: str) -> bytes:
+    if seal is None:
+        raise ValueSealed(name)
+    return seal.open(raw, name)
 
 
 async def _blob(store: Store, sha: str, size: int) -> bytes:
@@ -434,13 +409,3 @@ async def _blob(store: Store, sha: str, size: int) -> bytes:
 def root_of(hashes: Iterable[str]) -> str:
     """The root of a wide list whose items have these value hashes."""
     return merkle_root("list/v1", [bytes.fromhex(name) for name in hashes])
-
-
-def _has_non_finite(value: Json) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(map(_has_non_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_non_finite, value))
-    return False

@@ -339,8 +339,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "duplicate channel": (changed(VALID["graph"], "state", [{"name": "c", "schema": {}}] * 2), "Duplicate value"),
     "unknown field": (changed(VALID["graph"], "nodes.2.aftr", ["lines"]), 'unknown field "spec.nodes[2].aftr"'),
     "field of a node for later": (
-        changed(VALID["graph"], "nodes.2.sensitive", True),
-        'unknown field "spec.nodes[2].sensitive"',
+        changed(VALID["graph"], "nodes.2.assurance", True),
+        'unknown field "spec.nodes[2].assurance"',
     ),
     "name of a node": (changed(VALID["graph"], "nodes.2.name", "read-doc"), "spec.nodes[2].name"),
     "expression that is a map": (changed(VALID["graph"], "nodes.2.when", {"a": "b"}), "spec.nodes[2].when"),

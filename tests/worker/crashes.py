@@ -23,6 +23,7 @@ from decurion_worker.executors import LocalExecutor
 from decurion_worker.link import ToRunner, Work, WorkItem
 from decurion_worker.opening import OpenRequest
 from decurion_worker.permits import Terms
+from decurion_worker.runkeys import GiveSealKey
 from decurion_worker.runner import Runner, RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
@@ -129,9 +130,12 @@ class Process:
         settings: DriverSettings | None = None,
         runner: RunnerSettings | None = None,
         sources: Sources | None = None,
+        seal_key: GiveSealKey | None = None,
     ) -> None:
         sources, settings = sources or Sources(open_store, files=True), settings or AT_ONCE
-        self.driver = Driver("driver-0", store=store, ledger_uri=store.uri, sources=sources, settings=settings)
+        self.driver = Driver(
+            "driver-0", store=store, ledger_uri=store.uri, sources=sources, settings=settings, seal_key=seal_key
+        )
         self.executor = executor or LocalExecutor(runner or RunnerSettings(branches=64, processes=1, terms=Dead()))
         self._runners = runners
 

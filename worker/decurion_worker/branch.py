@@ -18,12 +18,12 @@ from decurion_crds.expressions import ExpressionFailed
 from decurion_ledger import Record
 from decurion_ledger.workspace import Version
 from decurion_worker.calls import with_calls
-from decurion_worker.context import Execution, RunContext
+from decurion_worker.context import Execution, RunContext, executing
 from decurion_worker.engine.causes import still_due
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.files import leaf_layers
 from decurion_worker.errors import ExpressionFailure, TimedOut, WorkError
-from decurion_worker.failure import Failure
+from decurion_worker.failure import Failure, unsaid
 from decurion_worker.files import files_in, missing_artefact
 from decurion_worker.journal import Journal
 from decurion_worker.leaf_loop import LeafLoop, LoopEnd
@@ -46,7 +46,7 @@ async def run_loop(context: RunContext, item: WorkItem, *, worker: str, emit: Em
         await emit(record, False)
 
     loop = LeafLoop(
-        Execution(context, item.scope, node, journal, template=item.template),
+        executing(context, item.scope, node, journal, template=item.template),
         item.env["env"],
         opening=item.env["opening"],
         core=item.parents[0][1],
@@ -222,7 +222,8 @@ class LeafScope:
         return True
 
     async def _node(self, node: Node) -> bool:
-        execution = Execution(self._context, f"{self._path}/{node.name}", node, self._journal, template=self._template)
+        path = f"{self._path}/{node.name}"
+        execution = executing(self._context, path, node, self._journal, template=self._template)
         if node.workspace is not None:
             execution.files = self._seen_files(node.name)
         with_calls(
@@ -420,13 +421,15 @@ class LeafScope:
         if failure is None:
             reads = tuple(sorted({read for expr in self._scope.output.values() for read in expr.reads}))
             parents = self._ends({read.split(".")[1] for read in reads if read.startswith("nodes.")})
-            value, failure = await scope_output(self._context, self._scope, self._path, self._environment(reads))
+            context = self._context.view(self._scope.sealed_output)
+            value, failure = await scope_output(context, self._scope, self._path, self._environment(reads))
         files = None
         if failure is None:
             files, failure = await scope_files(self._context, self._scope, self._path, self._seen_files(None))
         self.failure = failure
+        values = self._context.values
         return await build(
-            self._context.values,
+            values.sealing(self._scope.sealed_output),
             self._context.run,
             type="commit",
             path=f"{self._path}!output",
@@ -438,6 +441,7 @@ class LeafScope:
             schema=self._context.schema_hash(self._scope.output_schema),
             envelope=self._envelope,
             files=files,
+            inputs=values.sealing(self._scope.sealed_input),
         )
 
 
@@ -467,6 +471,7 @@ async def scope_output(
         value = values["$value"] if set(scope.output) == {"$value"} else values
         return await check_output(context, where, scope.output_schema, value), None
     except ExpressionFailed as error:
-        return None, failure_from(where, ExpressionFailure(where, error.name, error.message))
+        failure = failure_from(where, ExpressionFailure(where, error.name, error.message))
     except WorkError as error:
-        return None, failure_from(where, error)
+        failure = failure_from(where, error)
+    return None, unsaid(failure) if scope.sealed_output else failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -15,13 +16,13 @@ from decurion_crds.expressions import Evaluator, ExpressionFailed
 from decurion_crds.secrets import secret_entries
 from decurion_crds.values import Validator, normalise
 from decurion_crds.wide import has_refs
-from decurion_ledger import Store, Values
+from decurion_ledger import Seal, Store, Values
 from decurion_ledger.errors import ValueTooWide
 from decurion_ledger.patience import Patience, SystemClock, patiently
 from decurion_ledger.workspace import Draft
 from decurion_worker import wide
 from decurion_worker.errors import SecretMissing, WorkError
-from decurion_worker.failure import Failure
+from decurion_worker.failure import HIDDEN, Failure
 from decurion_worker.files import RunFiles
 from decurion_worker.journal import Journal
 from decurion_worker.link import WorkItem
@@ -43,6 +44,7 @@ class RunContext:
     `secret_patience` is how long a node waits for its secret, in seconds; `store_patience` is how long the writing and
     reading of values and of sources is repeated. `now` is the wall clock, by which time-outs are counted that a runner
     counts itself.
+    `seal` is the key of a run with sensitive values.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class RunContext:
         secret_patience: float = 30.0,
         store_patience: Patience | None = None,
         now: Callable[[], datetime] = utc_now,
+        seal: Seal | None = None,
     ) -> None:
         self.run = run
         self.now = now
@@ -68,7 +71,8 @@ class RunContext:
         self.seed = seed
         self.clock = clock
         self.facts = dict(facts)
-        self.values = Values(store, run, patience=store_patience)
+        self.values = Values(store, run, patience=store_patience, seal=seal)
+        self._sealing: RunContext | None = None
         self.files = RunFiles(graph, store, run, patience=store_patience)
         self._sources = sources
         # A file takes as long as its size wants: each request to a store has bounds of its own.
@@ -84,6 +88,15 @@ class RunContext:
         self._hashes: dict[int, tuple[Schema, str]] = {}
         self._lists: dict[int, Schema] = {}
         self._asking: dict[int, bool] = {}
+
+    def view(self, sealed: bool) -> RunContext:
+        """The same run, whose values are encrypted when they are written, if they are to be."""
+        if not sealed:
+            return self
+        if self._sealing is None:
+            self._sealing = copy.copy(self)
+            self._sealing.values = self.values.sealing()
+        return self._sealing
 
     def scope(self, template: str) -> Scope:
         return self.graph.templates[template] if template else self.graph.root
@@ -308,7 +321,14 @@ class Execution:
             self.usage[name] = self.usage.get(name, 0) + amount
 
 
+def executing(context: RunContext, path: str, node: Node, journal: Journal, *, template: str = "") -> Execution:
+    """The execution of a node, which writes encrypted what it has to."""
+    view = context.view(node.sealed is not None)
+    return Execution(view, path, node, journal.on(view.values), template=template)
+
+
 def note_failure(execution: Execution, error: WorkError, *, tool: str = "") -> None:
     """Keep a failed attempt for its own record in the ledger."""
     at = {"tool": tool} if tool else {"model": execution.model}
-    execution.failed_attempts.append({"class": error.klass, "code": error.code, "message": str(error), **at})
+    message = str(error) if execution.node.sealed is None else HIDDEN
+    execution.failed_attempts.append({"class": error.klass, "code": error.code, "message": message, **at})

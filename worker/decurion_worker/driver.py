@@ -48,6 +48,7 @@ from decurion_worker.link import (
 )
 from decurion_worker.offering import Offering, Seat
 from decurion_worker.opening import OpenRequest, open_session
+from decurion_worker.runkeys import GiveSealKey
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
 from decurion_worker.supervised import supervised
@@ -76,7 +77,9 @@ class DriverSettings:
 
 
 class Driver:
-    """One driver process. `executor` starts and ends runners; `now` is the wall clock that records are stamped with."""
+    """One driver process. `executor` starts and ends runners; `now` is the wall clock that records are stamped with.
+    `seal_key` gives the key with which those of runs are encrypted, unless whoever opens a run does.
+    """
 
     def __init__(
         self,
@@ -87,7 +90,9 @@ class Driver:
         sources: Sources,
         settings: DriverSettings | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seal_key: GiveSealKey | None = None,
     ) -> None:
+        self.seal_key = seal_key
         self.name = name
         self.incarnation = secrets.token_hex(8)
         self.key = SigningKey.generate()
@@ -460,4 +465,5 @@ class Driver:
             seed=session.seed,
             clock=session.clock,
             facts=session.engine.facts,
+            seal=session.seal,
         )

@@ -16,6 +16,7 @@ from decurion_worker.errors import RunLetGo, RunWaits
 from decurion_worker.executors.local import LocalExecutor
 from decurion_worker.opening import OpenRequest
 from decurion_worker.pool import Pool, PoolSettings
+from decurion_worker.runkeys import GiveSealKey
 from decurion_worker.runner import RunnerSettings
 from decurion_worker.sources import Sources
 from decurion_worker.wide import MAX_LIST
@@ -33,10 +34,13 @@ async def nobody(asked: Sequence[Asked], answer: Callable[[Answer], Awaitable[Ve
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended: its last projection, and its output whole, its lists up to 1 GiB included."""
+    """How a run ended: its last projection, and its output whole, its lists up to 1 GiB included. `sensitive`: it is
+    not to be shown.
+    """
 
     projection: dict[str, Json]
     output: Json
+    sensitive: bool = False
 
 
 async def run_embedded(
@@ -51,11 +55,13 @@ async def run_embedded(
     store: Store | None = None,
     cancel: CancelForm | None = None,
     people: People = nobody,
+    seal_key: GiveSealKey | None = None,
 ) -> RunEnd:
     """Open or resume a run on the ledger at `ledger` and see it to its end.
 
     `secrets` gives the values of the secrets that a graph names. `store` is that of the ledger, where it is open
     already. `cancel` is the form in which the run is ended, if it is to be. `people` answer what the run asks.
+    `seal_key` gives the key with which those of runs with sensitive values are encrypted, where one is needed.
 
     Raises what `Driver.open_run` raises, `RunWaits` when the run waits for people and nobody is there, and `RunLetGo`
     when another driver took the run over or the store was away for longer than the patience.
@@ -68,6 +74,7 @@ async def run_embedded(
         sources=Sources(open_store, files=True, ledger=ledger),
         # A person who opens a run again and again has a reason: nothing of it is taken for a crash.
         settings=replace(settings or DriverSettings(), crash_loops=False),
+        seal_key=seal_key,
     )
     executor = LocalExecutor(RunnerSettings(branches=branches, patience=driver.settings.log.patience))
     pool = Pool(driver, executor, PoolSettings(min_runners=runners, max_runners=runners, branches=branches))
@@ -102,5 +109,6 @@ async def _see_through(
     progress(session.projection())
     if session.facts.state_hash is None:
         raise RunLetGo(request.run, session.why)
-    output = await Values(driver.store, request.run).load(session.engine.output, limit=MAX_LIST)
-    return RunEnd(session.projection(), output)
+    values = Values(driver.store, request.run, seal=session.seal)
+    output = await values.load(session.engine.output, limit=MAX_LIST)
+    return RunEnd(session.projection(), output, sensitive=session.graph.root.sealed_output)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from decurion_crds.canonical import Json
-from decurion_ledger import Record, RecordType, vhash
+from decurion_ledger import Record, RecordType
 from decurion_ledger.workspace import Version
 from decurion_worker.context import Execution
 from decurion_worker.errors import WorkError
@@ -52,5 +52,5 @@ async def join_files(
 async def _conflict(execution: Execution, found: list[Json], envelope: Mapping[str, Json]) -> Record:
     """The event that says what the items do not agree on, whether that fails the map, is settled or collected."""
     context = execution.context
-    told = {"count": len(found), "conflicts": vhash(found), "values": await context.values.pack([found])}
+    told = {"count": len(found), "conflicts": context.values.name(found), "values": await context.values.pack([found])}
     return Record.event(RecordType.CONFLICT, f"{execution.path}!join", {"run": context.run, **envelope, **told})

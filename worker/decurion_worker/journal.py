@@ -9,14 +9,16 @@ tool node, `/node#turn-0003.02` for the second call of an agent's third turn, wh
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from decurion_crds.canonical import Json, digest
-from decurion_ledger import Record, RecordType, Values, vhash
+from decurion_ledger import Record, RecordType, Values
 from decurion_ledger.patience import Clock, SystemClock
+from decurion_worker.failure import HIDDEN
 from decurion_worker.permits import Permit, Receipts, Terms
 
 EVENTS = frozenset({RecordType.TURN, RecordType.EFFECT_INTENDED, RecordType.EFFECT_SETTLED})
@@ -63,6 +65,14 @@ class Journal:
         for record in earlier:
             self._earlier[record.path].append(record)
 
+    def on(self, values: Values) -> Journal:
+        """The same journal, whose records hold values as `values` writes them."""
+        if values is self._values:
+            return self
+        found = copy.copy(self)
+        found._values = values
+        return found
+
     def key(self, path: str) -> str:
         """The idempotency key of the effect at `path`: the same for every try, by whichever process."""
         return digest("effect/v0", self._run.encode(), b"\0", path.encode())
@@ -105,13 +115,13 @@ class Journal:
         of its own, so that leave is given only by a driver that owned the log after it was asked for.
         """
         permit = Permit(self._clock, self._clock.now() + self._terms.permit)
-        told: dict[str, Json] = {"server": server, "tool": tool, "arguments": vhash(arguments)}
+        told: dict[str, Json] = {"server": server, "tool": tool, "arguments": self._values.name(arguments)}
         await self._write(RecordType.EFFECT_INTENDED, path, told, arguments)
         return permit if permit.holds else None
 
     async def settle(self, path: str, answer: Json) -> None:
         """Say what came of an effect that was carried out. Cancelled before that is durable, it leaves a receipt."""
-        told: dict[str, Json] = {"answer": vhash(answer)}
+        told: dict[str, Json] = {"answer": self._values.name(answer)}
         try:
             await self._write(RecordType.EFFECT_SETTLED, path, told, answer)
         except asyncio.CancelledError:
@@ -123,7 +133,8 @@ class Journal:
 
     async def undo(self, path: str, why: str) -> None:
         """Say that an effect that was intended did not happen."""
-        await self._write(RecordType.EFFECT_SETTLED, path, {"message": why}, None)
+        message = HIDDEN if self._values.is_sealing else why
+        await self._write(RecordType.EFFECT_SETTLED, path, {"message": message}, None)
 
     async def turn(self, path: str) -> Json:
         """The answer of a model in the turn at `path`, where it came before; None where it did not."""
@@ -139,7 +150,12 @@ class Journal:
 
     async def take_turn(self, path: str, answer: Json, *, request: str, usage: Mapping[str, int], model: str) -> None:
         """Say what a model answered; `request` is the digest of what it was asked."""
-        told: dict[str, Json] = {"answer": vhash(answer), "request": request, "usage": dict(usage), "model": model}
+        told: dict[str, Json] = {
+            "answer": self._values.name(answer),
+            "request": request,
+            "usage": dict(usage),
+            "model": model,
+        }
         await self._write(RecordType.TURN, path, told, answer)
 
     async def _write(self, type: RecordType, path: str, told: Mapping[str, Json], value: Json) -> None:

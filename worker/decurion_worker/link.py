@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph
-from decurion_ledger import Record
+from decurion_ledger import Record, Seal
 from decurion_worker.failure import Failure
 
 ItemKind = Literal["node", "branch", "output", "result", "writes", "otherwise", "join", "loop", "round"]
@@ -84,13 +84,14 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A run that this runner will get work of."""
+    """A run that this runner will get work of; `seal` is its key, where something of it is sensitive."""
 
     run: str
     graph: CompiledGraph
     seed: str
     clock: str
     facts: dict[str, Json]
+    seal: Seal | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ async def applied(values: Values, engine: Engine, slot: int, record: Record) -> 
     delta = record.core["delta"]
     if engine.is_branch_end(record):
         held = (record.envelope.get("values") or {}).get(delta, {})
+        if isinstance(held.get("sealed"), str):
+            opened = await values.unpack(record.envelope, delta)
+            return Applied(record, opened, slot=slot, size=len(held["sealed"]))
         if "inline" not in held:
             return Applied(record, slot=slot)
         return Applied(record, held["inline"], slot=slot, size=len(canonical(held["inline"])))

@@ -17,7 +17,7 @@ import orjson
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.values import OutputMismatch, Validator, ValueRefused, normalise
-from decurion_ledger import LogWriter, Record, Values, read_log
+from decurion_ledger import LogWriter, Record, SealKey, Values, make_key, read_log
 from decurion_ledger.errors import RunNotFound
 from decurion_ledger.reader import is_deleted
 from decurion_worker.appointing import Appointed, signer
@@ -28,6 +28,7 @@ from decurion_worker.errors import BadInput, EarlierCollected, LogCorrupt, RunEx
 from decurion_worker.importing import first_files, take_packs
 from decurion_worker.projection import RunFacts
 from decurion_worker.records import genesis_record
+from decurion_worker.runkeys import RunKeys
 from decurion_worker.session import RunSession
 from decurion_worker.trials import Lives, verdict
 
@@ -43,7 +44,8 @@ class OpenRequest:
     run is on. Without `graph` and `digest` the run must exist; with `must_be_new` it must not. `base` is the folder of
     relative paths, for a run on a laptop. `earlier` is a run whose results it takes; graph and input are those of that
     run then, where none are given. `retention` are the seconds for which the log is kept after the run's end, -1 for
-    good. `appointed` says by whom the driver is appointed to write its log.
+    good. `appointed` says by whom the driver is appointed to write its log. `seal_key` is that with which the keys of
+    runs are encrypted, in place of the driver's.
     """
 
     run: str
@@ -63,6 +65,7 @@ class OpenRequest:
     earlier: Earlier | None = None
     retention: int | None = None
     appointed: Appointed = None
+    seal_key: SealKey | None = None
 
 
 async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
@@ -113,16 +116,17 @@ async def _opened(driver: Driver, request: OpenRequest, genesis: Record | None) 
         raise LogCorrupt(request.run, "its log holds no record")
     session.own(opened)
     if note is not None and taken < note["taken"]:
-        await _take(driver, session, note, taken)
+        await _take(driver, request, session, note, taken)
     if driver.settings.crash_loops:
         session.doomed = verdict(request.run, lives.barren - 1)
     return session
 
 
-async def _take(driver: Driver, session: RunSession, note: dict[str, Json], taken: int) -> None:
+async def _take(driver: Driver, request: OpenRequest, session: RunSession, note: dict[str, Json], taken: int) -> None:
     """Commit what the run takes of an earlier one; what of it is in the log already is left out."""
     patience = driver.settings.log.patience
-    taking = await taking_of(driver.store, note, session.graph, session.engine.root.input, patience)
+    keys = run_keys(driver, request)
+    taking = await taking_of(driver.store, note, session.graph, session.engine.root.input, patience, keys=keys)
     at = driver.now().astimezone(UTC).isoformat(timespec="milliseconds")
     async with aclosing(taking.rest(driver.store, session.run, taken=taken, at=at, worker=driver.name)) as groups:
         async for group in groups:
@@ -152,15 +156,32 @@ class _Stalled:
             self.session.show_recovered()
 
 
+def run_keys(driver: Driver, request: OpenRequest) -> RunKeys:
+    given = request.seal_key
+    return RunKeys(driver.seal_key if given is None else lambda make: given)
+
+
 async def _genesis(driver: Driver, request: OpenRequest) -> Record:
     patience = driver.settings.log.patience
-    earlier = await read_earlier(driver.store, request.earlier, patience=patience) if request.earlier else None
+    keys = run_keys(driver, request)
+    earlier = (
+        await read_earlier(driver.store, request.earlier, patience=patience, keys=keys) if request.earlier else None
+    )
     if earlier is not None and await is_deleted(driver.store, earlier.run, patience=patience):
         raise EarlierCollected(earlier.run)
     graph = await _graph_of(driver, request, earlier)
-    checked = await _input_of(driver, request, earlier, graph)
+    seal = None
+    if graph.sealed:
+        by = keys.needed(request.run, make=True)
+        seal = await make_key(
+            driver.store, request.run, by, seal=earlier.seal if earlier is not None else None, patience=patience
+        )
+    values = Values(driver.store, request.run, patience=patience, seal=seal)
+    checked = await _input_of(driver, request, earlier, graph, values)
     scheduled = request.scheduled_at or driver.now().astimezone(UTC).isoformat(timespec="seconds")
-    seed = request.seed or digest("seed/v0", graph.digest.encode(), canonical(checked))
+    # The hash of something sensitive would tell it to whoever tries all that it can be.
+    said = values.sealing().name(checked).encode() if graph.root.sealed_input else canonical(checked)
+    seed = request.seed or digest("seed/v0", graph.digest.encode(), said)
     base, more = request.base, {}
     if earlier is not None:
         # What runs again is told the same time, and draws the same numbers, as what is taken.
@@ -176,7 +197,7 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
         files = earlier.files
         await take_packs(driver.store, earlier.run, request.run, patience=patience)
     return await genesis_record(
-        Values(driver.store, request.run, patience=patience),
+        values,
         run=request.run,
         graph=graph,
         input=checked,
@@ -204,12 +225,15 @@ async def _graph_of(driver: Driver, request: OpenRequest, earlier: Read | None) 
     return earlier.graph
 
 
-async def _input_of(driver: Driver, request: OpenRequest, earlier: Read | None, graph: CompiledGraph) -> Json:
+async def _input_of(
+    driver: Driver, request: OpenRequest, earlier: Read | None, graph: CompiledGraph, values: Values
+) -> Json:
     given = request.input
     if request.input_uri:
         given = _parse(request.input_uri, await driver.sources.read(request.input_uri))
     if given is None and earlier is not None:
-        given = await Values(driver.store, request.run).load(earlier.input)
+        reading = Values(driver.store, request.run, seal=earlier.seal) if earlier.seal is not None else values
+        given = await reading.load(earlier.input)
     return check_input(graph, {} if given is None else given)
 
 
@@ -242,6 +266,9 @@ async def _session(driver: Driver, request: OpenRequest, genesis: Record) -> Run
     values = Values(driver.store, request.run, patience=driver.settings.log.patience)
     closure = await values.load(await values.unpack(genesis.envelope, genesis.envelope["closure"]))
     graph = CompiledGraph.model_validate(closure)
+    patience = driver.settings.log.patience
+    seal = await run_keys(driver, request).of(driver.store, request.run, graph, patience=patience)
+    values = Values(driver.store, request.run, patience=patience, seal=seal)
     run_input = await values.unpack(genesis.envelope, core["input"])
     facts = RunFacts(
         graph_digest=core["node"],
@@ -258,6 +285,7 @@ async def _session(driver: Driver, request: OpenRequest, genesis: Record) -> Run
         now=driver.now,
         seed=core["seed"],
         clock=_clock(genesis.envelope["facts"]["scheduledAt"]),
+        seal=seal,
     )
     session.engine.root.base_files = genesis.envelope.get("workspace")
     session.leader_epoch = request.leader_epoch

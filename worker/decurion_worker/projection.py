@@ -95,7 +95,13 @@ def project(engine: Engine, facts: RunFacts) -> dict[str, Json]:
         shown["finishedAt"] = facts.finished_at
     if facts.state_hash is not None:
         shown["stateHash"] = facts.state_hash
-    if engine.output is not None and not has_refs(engine.output) and len(canonical(engine.output)) <= MAX_OUTPUT:
+    sealed = engine.graph.root.sealed_output
+    if (
+        engine.output is not None
+        and not sealed
+        and not has_refs(engine.output)
+        and len(canonical(engine.output)) <= MAX_OUTPUT
+    ):
         shown["output"] = engine.output
     return shown
 

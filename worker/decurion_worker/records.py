@@ -62,16 +62,21 @@ async def build(
     has_value: bool | None = None,
     extra: Mapping[str, Json] | None = None,
     files: Version | None = None,
+    inputs: Values | None = None,
 ) -> Built:
     """A record with a core. Every blob that it names is stored when this returns. `files` is the version that it names.
+    `inputs` writes the input, where `values` does not.
 
     A failure has a value only where `has_value` says so.
     """
     channels = sorted(writes or {})
     given = [] if input is None else [input]
     returned = [value] if (failure is None if has_value is None else has_value) else []
-    kept = await values.keep([*given, *returned, *((writes or {})[name] for name in channels)])
-    hashes = iter(kept.names)
+    inputs = values if inputs is None else inputs
+    alone = inputs.is_sealing is not values.is_sealing
+    apart = await inputs.keep(given) if alone else None
+    kept = await values.keep([*(() if alone else given), *returned, *((writes or {})[name] for name in channels)])
+    hashes = iter((*(apart.names if apart else ()), *kept.names))
     core = make_core(
         type=type,
         path=path,
@@ -85,14 +90,21 @@ async def build(
     )
     if extra:
         core.update(extra)
-    full: dict[str, Any] = {"run": run, **(envelope or {}), "values": kept.packed}
+    full: dict[str, Any] = {
+        "run": run,
+        **(envelope or {}),
+        "values": {**(apart.packed if apart else {}), **kept.packed},
+    }
     if files is not None:
         core["workspace"], full["workspace"] = files.root, files.to_json()
     if failure is not None:
         full["message"] = failure.message
         full["failed_at"] = failure.path
+        if failure.said and inputs.is_sealing:
+            told = await inputs.keep([failure.said])
+            full["said"], full["values"] = told.names[0], {**full["values"], **told.packed}
     record = Record(type=type, path=path, core=core, envelope=full, core_hash=hash_core(core))
-    seen = kept.values[len(given) :]
+    seen = kept.values if alone else kept.values[len(given) :]
     return Built(record, seen[0] if returned else None, dict(zip(channels, seen[len(returned) :], strict=True)))
 
 
@@ -111,8 +123,9 @@ async def node_record(
     opened = result.status in ("opened", "asked")
     if result.status == "asked":
         seen["request"] = nonce()
+    whole = node.sealed == "all" or (result.status == "opened" and node.sealed is not None)
     return await build(
-        context.values,
+        context.values.sealing(whole),
         context.run,
         type=_TYPES.get(result.status, "commit"),
         path=f"{execution.path}!open" if opened else f"{execution.path}{mark}",
@@ -126,6 +139,7 @@ async def node_record(
         writes=result.writes,
         envelope=seen,
         files=result.files,
+        inputs=context.values,
     )
 
 
@@ -167,12 +181,13 @@ async def genesis_record(
     it begins with.
     """
     closure = graph.to_json()
+    inputs = values.sealing(graph.root.sealed_input)
     core = make_core(
         type="genesis",
         path="/",
         node=graph.digest,
         parents=[],
-        input=vhash(input),
+        input=inputs.name(input),
         outcome="ok",
         delta=None,
         schema=None,
@@ -183,7 +198,7 @@ async def genesis_record(
         **envelope,
         "facts": dict(facts),
         "closure": vhash(closure),
-        "values": await values.pack([closure, input]),
+        "values": {**await values.pack([closure]), **await inputs.pack([input])},
     }
     if files is not None:
         core["workspace"], full["workspace"] = files.root, files.to_json()
@@ -204,8 +219,9 @@ async def round_record(
         if after.best.round != last.number and after.failure is None and after.input is None:
             parents.append((f"{execution.path}@{after.best.round:03d}!output", after.best.core))
     opens = after.input is not None
+    sealed = node.sealed == "all" or (opens and node.sealed is not None)
     return await build(
-        context.values,
+        context.values.sealing(sealed),
         context.run,
         type="scope_opened" if opens else "join",
         path=f"{execution.path}@{last.number + 1:03d}!open" if opens else f"{execution.path}!join",
@@ -217,6 +233,7 @@ async def round_record(
         schema=None if opens else context.schema_hash(node.output),
         envelope=seen,
         files=_round_files(node, after, last),
+        inputs=context.values,
     )
 
 
@@ -260,7 +277,7 @@ async def join_record(values: Values, run: str, joined: Opened, *, envelope: Map
         return built.record
     arms = counts(joined)
     built = await build(
-        values,
+        values.sealing(joined.node.sealed == "all"),
         run,
         type="join",
         path=f"{joined.path}!join",
@@ -323,7 +340,7 @@ async def scope_ended(values: Values, run: str, ended: EndScope, *, envelope: Ma
     ends = scope.final.ends(node.name for node in scope.final.scope.nodes) if well and scope.final else ()
     parents = (*ends, (f"{scope.path}!result", well.core)) if well is not None else scope.start()
     built = await build(
-        values,
+        values.sealing(scope.scope.sealed_output),
         run,
         type="commit",
         path=f"{scope.path}!output",
@@ -335,6 +352,7 @@ async def scope_ended(values: Values, run: str, ended: EndScope, *, envelope: Ma
         failure=ended.failure,
         schema=schema_hash(scope.scope.output_schema),
         envelope=envelope,
+        inputs=values.sealing(scope.scope.sealed_input),
     )
     return built.record
 

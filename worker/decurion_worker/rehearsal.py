@@ -16,7 +16,7 @@ from decurion_crds.compiled import FINALLY, Channel, CompiledGraph, Expr, Limits
 from decurion_crds.errors import InputError, OutputMismatch, ValueRefused
 from decurion_crds.findings import did_you_mean, listed
 from decurion_crds.values import Validator, normalise
-from decurion_ledger import Record, Values, open_store, read_log
+from decurion_ledger import Record, SealKey, Values, key_of, open_store, read_log
 from decurion_worker.embedded import run_embedded
 from decurion_worker.opening import OpenRequest
 
@@ -112,6 +112,8 @@ def alone(graph: CompiledGraph, path: str, snapshot: Mapping[str, Json]) -> tupl
         output={} if own.kind == "switch" else {"output": _path("nodes", own.name, "output")},
         outputSchema={},
         leaf=False,
+        sealedInput=False,
+        sealedOutput=False,
     )
     templates = {name: one for name, one in graph.templates.items() if name != FINALLY}
     whole = graph.model_copy(update={"root": root, "templates": templates, "limits": Limits()})
@@ -298,7 +300,9 @@ async def rehearse(
     at = (snapshot.get("run") or {}).get("scheduledAt", "")
     request = OpenRequest(run=_RUN, name=whole.name, graph=whole, input=given, base=base, scheduled_at=at)
     store = open_store(place)
-    end = await run_embedded(request, ledger=place, secrets=secrets, store=store)
+    by = SealKey.generate()
+    end = await run_embedded(request, ledger=place, secrets=secrets, store=store, seal_key=lambda make: by)
+    values = Values(store, _RUN, seal=await key_of(store, _RUN, by) if whole.sealed else None)
     log = [record async for _, record in read_log(store, _RUN)]
     own = [record for record in log if record.path == f"/{node.name}" and record.core is not None]
     failures = end.projection.get("failures") or []
@@ -307,8 +311,8 @@ async def rehearse(
         node=path,
         kind=node.kind,
         status="failed" if failed else "skipped" if any(record.type == "skip" for record in own) else "ok",
-        output=await _output(Values(store, _RUN), own, node, end.output),
-        writes=await _writes(Values(store, _RUN), own),
+        output=await _output(values, own, node, end.output),
+        writes=await _writes(values, own),
         failure=_failure(failures[0] if failures else end.projection) if failed else None,
         attempts=[_attempt(record) for record in log if record.type == "attempt_failed"],
         usage=end.projection.get("usage") or {},

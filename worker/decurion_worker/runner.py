@@ -22,11 +22,11 @@ from decurion_ledger.errors import StoreError
 from decurion_ledger.patience import Patience
 from decurion_worker.branch import leaf_scope, run_branch, run_loop, scope_files, scope_output
 from decurion_worker.calls import with_calls
-from decurion_worker.context import CallsOpen, Execution, RunContext
+from decurion_worker.context import CallsOpen, Execution, RunContext, executing
 from decurion_worker.emitting import Emitter
 from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.tasks import task_of
-from decurion_worker.failure import Failure
+from decurion_worker.failure import Failure, unsaid
 from decurion_worker.joining import join_files
 from decurion_worker.link import (
     Acked,
@@ -216,6 +216,7 @@ class Runner:
             tools=self._tools,
             store_patience=self._settings.patience,
             now=self._now,
+            seal=begin.seal,
         )
         self._runs[begin.run] = RunState(context)
 
@@ -277,12 +278,17 @@ class Runner:
             raise
         except DecurionError as error:
             # What is stored is not what it should be: the item fails, not all that stand beside it.
-            log.exception("item %s of run %s fails", item.scope or item.node, item.run)
+            shown = None if run.context.graph.sealed else error
+            log.error(
+                "item %s of run %s fails: %s", item.scope or item.node, item.run, type(error).__name__, exc_info=shown
+            )
             await self._fail_item(run, item, error)
 
     async def _fail_item(self, run: RunState, item: WorkItem, error: DecurionError) -> None:
         task = task_of(item)
         failure = Failure(task.key, "Terminal", type(error).__name__, str(error))
+        if run.context.graph.sealed:
+            failure = unsaid(failure)
         envelope = {"lease": item.lease, "worker": self.name}
         context = run.context
         record = await given_up(context.values, item.run, context.graph, task, failure, envelope=envelope)
@@ -295,7 +301,7 @@ class Runner:
             return
         node = context.scope(item.template).by_name[item.node]
         journal = emit.journal()
-        execution = Execution(context, f"{item.scope}/{item.node}", node, journal, template=item.template)
+        execution = executing(context, f"{item.scope}/{item.node}", node, journal, template=item.template)
         execution.files = item.files
 
         async def inside(record: Record) -> None:
@@ -336,6 +342,7 @@ class Runner:
 
     async def _output(self, context: RunContext, item: WorkItem, envelope: dict[str, Json]) -> Record:
         scope = context.scope(item.template)
+        context = context.view(scope.sealed_output)
         value, failure = await scope_output(context, scope, item.scope, item.env)
         files = None
         if failure is None:
@@ -366,10 +373,11 @@ class Runner:
     ) -> Record:
         context, node = execution.context, execution.node
         reader = SlotReader(self._store, item.run)
-        joined = await joined_output(context.values, reader, path=execution.path, env=item.env)
+        values = context.values.sealing(node.sealed == "all")
+        joined = await joined_output(values, reader, path=execution.path, env=item.env)
         files = await join_files(execution, item, joined, envelope=envelope, emit=emit)
         built = await build(
-            context.values,
+            values,
             item.run,
             type="join",
             path=f"{execution.path}!join",

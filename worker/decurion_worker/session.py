@@ -26,6 +26,7 @@ from decurion_ledger import (
     LogWriter,
     Opened,
     Record,
+    Seal,
     Values,
     final_state_hash,
 )
@@ -95,7 +96,9 @@ class RunSession:
         now: Callable[[], datetime],
         seed: str,
         clock: str,
+        seal: Seal | None = None,
     ) -> None:
+        self.seal = seal
         self.run = run
         self.graph = graph
         self.engine = engine
@@ -487,7 +490,11 @@ class RunSession:
         return {"worker": self._driver, "at": self._stamp()}
 
     async def _closing(self, close: Close) -> Record:
-        channels = {name: await channel_hash(self._values, value) for name, value in self.engine.channels().items()}
+        sealed = {channel.name: channel.sealed for channel in self.graph.root.channels}
+        channels = {
+            name: await channel_hash(self._values.sealing(sealed[name]), value)
+            for name, value in self.engine.channels().items()
+        }
         state = final_state_hash(self.engine.leaves(), channels, close.output_hash)
         envelope: dict[str, Json] = {
             "run": self.run,

@@ -16,7 +16,7 @@ from decurion_crds.errors import MergeRefused, OutputMismatch
 from decurion_crds.expressions.wide import stand_in
 from decurion_crds.values import Validator, normalise
 from decurion_crds.wide import ItemRef, ListRef, Merged, Unmerged, WideDict, has_refs, mark, refs_in
-from decurion_ledger import Values, vhash
+from decurion_ledger import Values
 
 MAX_ITEM = 1024 * 1024
 MAX_LIST = 1024 * 1024 * 1024
@@ -224,6 +224,6 @@ def too_large(number: int) -> str:
 async def channel_hash(values: Values, value: Json) -> str:
     """The value hash of a channel; of why it has none, where its writes cannot be merged and nothing read it."""
     try:
-        return vhash(await values.near(value))
+        return values.name(await values.near(value))
     except MergeRefused as refused:
-        return vhash({"refused": str(refused)})
+        return values.name({"refused": str(refused)})

@@ -13,6 +13,7 @@ from decurion_crds.compile.files import load_of
 from decurion_crds.compile.infer import Typed
 from decurion_crds.compile.order import Order
 from decurion_crds.compile.refs import OWN, Env, inside, instance_name
+from decurion_crds.compile.sensitive import Taints
 from decurion_crds.compile.tools import ToolDraft
 from decurion_crds.compile.workspaces import Writes, run_workspace
 from decurion_crds.compiled import (
@@ -53,18 +54,25 @@ the field.
 
 
 def assemble(
-    draft: GraphDraft, orders: Mapping[str, Order], typed: Typed, writes: Writes, spec: TaskGraphSpec
+    draft: GraphDraft, orders: Mapping[str, Order], typed: Typed, writes: Writes, taints: Taints, spec: TaskGraphSpec
 ) -> CompiledGraph:
     """The compiled graph of a draft without errors."""
-    return _Assembly(draft, orders, typed, writes, spec).graph()
+    return _Assembly(draft, orders, typed, writes, taints, spec).graph()
 
 
 class _Assembly:
     """Puts the parts of an accepted graph together."""
 
     def __init__(
-        self, draft: GraphDraft, orders: Mapping[str, Order], typed: Typed, writes: Writes, spec: TaskGraphSpec
+        self,
+        draft: GraphDraft,
+        orders: Mapping[str, Order],
+        typed: Typed,
+        writes: Writes,
+        taints: Taints,
+        spec: TaskGraphSpec,
     ) -> None:
+        self._taints = taints
         self._spec_of_graph = spec
         self._writes = writes
         self._draft = draft
@@ -116,7 +124,8 @@ class _Assembly:
             return self._done[name]
         order = self._orders[draft.name]
         nodes = tuple(self._node(draft, node, order, env) for node in draft.nodes.values())
-        channels = [_channel(channel) for channel in draft.channels.values()]
+        sealed = self._taints.channels[draft.name]
+        channels = [_channel(channel, sealed=channel.name in sealed) for channel in draft.channels.values()]
         final = self._final(draft, env)
         limits = limits_of(draft.limits) if draft is not self._draft.root else None
         scope = Scope.model_validate(
@@ -130,6 +139,8 @@ class _Assembly:
                 "leaf": final is None and limits is None and all(self._leaf(node) for node in nodes),
                 "final": final,
                 "limits": limits,
+                "sealedInput": bool(self._taints.inputs[draft.name]),
+                "sealedOutput": draft.name in self._taints.outputs,
             }
         )
         digest = scope_digest(scope, final=self._done[final] if final is not None else None)
@@ -187,6 +198,7 @@ class _Assembly:
                 "loop": _loop(draft, template),
                 "switch": _switch(draft),
                 "approval": approval_of(draft),
+                "sealed": self._taints.sealed(scope, draft),
             }
         )
         spec = self._spec(node.model) if node.model is not None else None
@@ -242,7 +254,7 @@ def _seconds(kind: NodeKind, tool: ToolDraft | None) -> float:
     return TIMEOUTS[kind]
 
 
-def _channel(draft: ChannelDraft) -> Channel:
+def _channel(draft: ChannelDraft, *, sealed: bool) -> Channel:
     merge = draft.merge
     return Channel(
         name=draft.name,
@@ -252,6 +264,7 @@ def _channel(draft: ChannelDraft) -> Channel:
         prefer=merge.prefer or "first",
         order=tuple(merge.order),
         initial=draft.initial,
+        sealed=sealed,
     )
 
 

@@ -19,6 +19,7 @@ from decurion_crds.compile.refs import Around, Module
 from decurion_crds.compile.report import Positions, Report
 from decurion_crds.compile.resolve import resolve
 from decurion_crds.compile.resources import check_resources
+from decurion_crds.compile.sensitive import check_sensitive
 from decurion_crds.compile.size import check_size
 from decurion_crds.compile.templates import check_schemas, check_templates
 from decurion_crds.compile.workspaces import check_workspaces
@@ -99,9 +100,10 @@ def compile_graph(
         check_races(scope, orders[name], report)
         check_reachable(scope, orders[name], report)
         check_unused(scope, report, files=writes.names(scope), final=scope.final)
+    taints = check_sensitive(draft, writes, report)
     typed = infer(draft, orders, checker, report)
     if report.failed:
         return Compilation(None, report.findings)
-    compiled = assemble(draft, orders, typed, writes, graph.spec)
+    compiled = assemble(draft, orders, typed, writes, taints, graph.spec)
     check_size(compiled, report)
     return Compilation(None if report.failed else compiled, report.findings)

@@ -190,10 +190,11 @@ class NodeDraft:
 @dataclass(eq=False, slots=True)
 class ScopeDraft:
     """The root (`name` is ""), a template, or another graph with its templates: `graph` is "" for the compiled one's.
-    `refused` holds names of output fields that were refused, `switches` those of the nodes that are switches. The
-    `input` of an `open` one is inferred from the one node that runs it. `final` is the scope of its `finally`, and
-    `outer` of that the scope whose it is. `doubtful` says that there is a finding about what runs when, so that nothing
-    is said about what is None because of it. `source` is where the files of the run come from.
+    `sensitive` are the inputs that it says are. `refused` holds names of output fields that were refused,
+    `switches` those of the nodes that are switches. The `input` of an `open` one is inferred from the one node
+    that runs it. `final` is the scope of its `finally`, and `outer` of that the scope whose it is. `doubtful`
+    says that there is a finding about what runs when, so that nothing is said about what is None because of it.
+    `source` is where the files of the run come from.
     """
 
     name: str
@@ -202,6 +203,7 @@ class ScopeDraft:
     graph: str = ""
     description: str = ""
     open: bool = False
+    sensitive: tuple[str, ...] = ()
     channels: dict[str, ChannelDraft] = field(default_factory=dict)
     nodes: dict[str, NodeDraft] = field(default_factory=dict)
     output: dict[str, Site] = field(default_factory=dict)

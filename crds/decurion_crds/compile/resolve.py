@@ -127,6 +127,7 @@ class _Resolver:
     def _scope(self, name: str, body: TaskGraphSpec | Template, spot: Spot) -> ScopeDraft:
         scope = ScopeDraft(name, spot, self._fields(body.input, spot.below("input")), graph=self._owner)
         scope.open = isinstance(body, Template) and body.name in self._open
+        scope.sensitive = tuple(body.sensitive) if isinstance(body, TaskGraphSpec) else ()
         scope.description = body.description or ""
         scope.limits = body.limits
         check_names([channel.name for channel in body.state], spot.below("state"), "channel", self._report)

@@ -425,10 +425,15 @@ class Node(Model):
 
     approval: ApprovalBlock | None = Field(None, description="The output by people, for whose decision the node waits.")
 
+    sensitive: bool | None = Field(
+        None,
+        description="true: what the node gives is sensitive, and encrypted in the ledger. false: it is not, though the "
+        "node reads something that is. Absent, it is when something that the node reads is.",
+    )
+
     rules = (one_of(*BLOCKS),)
     later: ClassVar[Mapping[str, str]] = {
         "context": "pass what the prompt needs by with",
-        "sensitive": "remove it, and keep such values out of the graph",
         "assurance": "remove it",
     }
 
@@ -503,6 +508,12 @@ class TaskGraphSpec(Model):
         default_factory=dict,
         description="What whoever uses this graph may swap: name → kind. Unbound, a name means the resource of that "
         "name.",
+    )
+
+    sensitive: Annotated[list[FieldName], atomic(max_length=MAX_ENTRIES)] = Field(
+        default_factory=list,
+        description="Names of the input that are sensitive: they are encrypted in the ledger with a key of the run, "
+        "and so is what nodes make of them. Who destroys the key erases them.",
     )
 
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}

@@ -85,6 +85,16 @@ class OthersKeys(Protocol):
 
 
 @runtime_checkable
+class Versions(Protocol):
+    """A store that may keep what was written over or deleted."""
+
+    async def delete_versions(self, key: str) -> None:
+        """Remove the object with all versions that the place keeps of it. Raises a store error when it may not say
+        which there are.
+        """
+
+
+@runtime_checkable
 class ChecksumSent(Protocol):
     """A store to which writes go with a checksum, over a network that may change them."""
 

@@ -154,6 +154,13 @@ class S3Store:
     async def delete(self, key: str) -> None:
         await self._call("DELETE", key, self._delete_object)
 
+    async def delete_versions(self, key: str) -> None:
+        await self._call("DELETE", key, self._delete_object)
+        try:
+            await self._call("DELETE", key, self._delete_versions)
+        except NotOffered:
+            return  # a store without versions
+
     def for_reading(self) -> S3Store:
         """The same bucket, with this store's threads and connections, whose objects are read under any key."""
         other = copy.copy(self)
@@ -218,6 +225,17 @@ class S3Store:
 
     def _delete_object(self, key: str) -> None:
         self._client.delete_object(Bucket=self._bucket, Key=key)
+
+    def _delete_versions(self, key: str) -> None:
+        place: dict[str, Any] = {}
+        while True:
+            page = self._client.list_object_versions(Bucket=self._bucket, Prefix=key, **place)
+            for one in (*page.get("Versions", ()), *page.get("DeleteMarkers", ())):
+                if one["Key"] == key:
+                    self._client.delete_object(Bucket=self._bucket, Key=key, VersionId=one["VersionId"])
+            if not page.get("IsTruncated"):
+                return
+            place = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
 
 
 class _PreconditionFailed(StoreError):

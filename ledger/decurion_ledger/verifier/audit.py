@@ -336,6 +336,10 @@ class _Audit:
 
     def _values(self, key: str, path: str, values: Mapping[str, Mapping[str, Any]]) -> None:
         for name, held in values.items():
+            if "sealed" in held:
+                if not self.blobs.name_sealed(held, key):
+                    self._problem("VALUE-HASH", key, "an encrypted value is of another form", path)
+                continue
             if "blob" in held:
                 self.blobs.name(name, held["blob"], held["bytes"], key)
                 continue

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ from decurion_ledger.verifier.hashes import named_lists, stored_hash
 
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 _AT_ONCE = 16
+SEALED = b"\x01"
+"""The first byte of what is encrypted; no JSON begins with it."""
 _OTHER_BYTES = "its bytes do not have the length and SHA-256 by which it is named"
 
 
@@ -38,6 +41,9 @@ class Blobs:
     tell: Callable[[str, str, str], None]
     blobs: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     lists: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    sealed: dict[str, tuple[int, str]] = field(default_factory=dict)
+    sealed_lists: dict[str, str] = field(default_factory=dict)
+    """Encrypted blobs, and lists named by encrypted values, of which only the bytes can be checked."""
     checked: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     """The names of all blobs that were asked for."""
@@ -45,6 +51,20 @@ class Blobs:
     def name(self, value: str, sha256: str, size: int, record: str) -> None:
         """A record in the object `record` names this blob for the value whose hash is `value`."""
         self.blobs[blob_key(sha256)] = (value, size, record)
+
+    def name_sealed(self, held: Mapping[str, Any], record: str) -> bool:
+        """A record in the object `record` holds an encrypted value; False when it has not the form of one. What is in
+        it is proved by the hash of the record alone: nobody without the run's key can say more.
+        """
+        for index in held.get("lists", ()):
+            self.sealed_lists[index] = record
+        if "blob" in held:
+            self.sealed[blob_key(held["blob"])] = (held["bytes"], record)
+            return True
+        try:
+            return base64.b64decode(held["sealed"], validate=True)[:1] == SEALED
+        except (ValueError, TypeError):
+            return False
 
     def name_lists(self, stored: Any) -> None:
         self.lists.update({index: (count, root, size) for index, count, root, size in named_lists(stored)})
@@ -58,11 +78,14 @@ class Blobs:
             found = await asyncio.gather(*(optional(store, key) for key, _ in some))
             for (key, (name, size, record)), data in zip(some, found, strict=True):
                 self._blob(key, data, name, size, record)
-        while self.lists:
-            index, (count, root, size) = self.lists.popitem()
+        while self.sealed:
+            key, (size, record) = self.sealed.popitem()
+            self._encrypted(key, await optional(store, key), size, f"a record in {record} names it")
+        while self.lists or self.sealed_lists:
+            index, is_of = self.lists.popitem() if self.lists else (self.sealed_lists.popitem()[0], None)
             if index not in self.checked:
                 self.checked.add(index)
-                await self._list_at(store, index, count, root, size)
+                await self._list_at(store, index, is_of)
 
     def _blob(self, key: str, data: bytes | None, name: str, size: int, record: str) -> None:
         stored = self._content(key, data, size, f"a record in {record} names it")
@@ -77,19 +100,27 @@ class Blobs:
         if found != name:
             self.tell("VALUE-HASH", key, f"it does not hold the value that a record in {record} names")
 
-    async def _list_at(self, store: Store, index: str, count: int, root: str, size: int) -> None:
+    async def _list_at(self, store: Store, index: str, named: tuple[int, str, int] | None) -> None:
         try:
-            await self._list(store, index, count, root, size)
+            await self._list(store, index, named)
         except UNREADABLE as e:
             self.tell("LIST", blob_key(index), f"it, or a chunk of it, is of another form ({e})")
 
-    async def _list(self, store: Store, index: str, count: int, root: str, size: int) -> None:
+    async def _list(self, store: Store, index: str, named: tuple[int, str, int] | None) -> None:
         key = blob_key(index)
         found = self._content(key, await optional(store, key), None, _BY_LIST)
         if found is _NONE:
             return
-        if (found["count"], found["root"], found["bytes"]) != (count, root, size):
+        count, root = found["count"], found["root"]
+        if named is not None and (count, root, found["bytes"]) != named:
             self.tell("LIST", key, "it is not the index of the list that names it")
+            return
+        if found.get("sealed") is True:
+            for sha, length in found["chunks"]:
+                self._encrypted(blob_key(sha), await optional(store, blob_key(sha)), length, _BY_LIST)
+            for sha in found["far"]:
+                self._encrypted(blob_key(sha), await optional(store, blob_key(sha)), None, _BY_LIST)
+            self.sealed_lists.update(dict.fromkeys(found["lists"], index))
             return
         leaves: list[bytes] = []
         whole = True
@@ -119,6 +150,13 @@ class Blobs:
             self.name_lists(stored)
             leaves.append(bytes.fromhex(stored_hash(stored)))
         return leaves if whole else None
+
+    def _encrypted(self, key: str, data: bytes | None, length: int | None, by: str) -> None:
+        self.seen.add(key.rpartition("/")[2])
+        if data is None:
+            self.tell("BLOB-MISSING", key, by)
+        elif (length is not None and len(data) != length) or hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:
+            self.tell("BLOB", key, _OTHER_BYTES)
 
     def _content(self, key: str, data: bytes | None, length: int | None, by: str) -> Any:
         """What a blob holds; `_NONE`, and a finding, when it is missing or has other bytes."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import CompiledGraph, Node
-from decurion_ledger import LedgerPath, Record, Store, Values, read_log, vhash
+from decurion_ledger import LedgerPath, Record, Seal, Store, Values, read_log, vhash
 from decurion_ledger.errors import BadPath, RunDeleted, RunNotFound
 from decurion_ledger.patience import Patience
 from decurion_ledger.workspace import Version
@@ -29,11 +29,13 @@ from decurion_worker.errors import (
     NothingFailed,
     PathNotRun,
 )
+from decurion_worker.runkeys import RunKeys
 
+NO_KEYS = RunKeys()
 Mode = Literal["retry", "fork"]
 AT_ONCE = 1000
 """Results that are brought over in one go."""
-_CARRIED = ("values", "message", "failed_at", "arms", "best", "model", "request", "workspace")
+_CARRIED = ("values", "message", "said", "failed_at", "arms", "best", "model", "request", "workspace")
 """What of an envelope belongs to the result, and not to how it was come by."""
 
 
@@ -82,6 +84,7 @@ class _Log:
     graph: CompiledGraph
     genesis: Record
     input: Json
+    seal: Seal | None = None
     index: dict[str, Seen] = field(default_factory=dict)
     races: Races = field(default_factory=Races)
     close: dict[str, Any] | None = None
@@ -102,6 +105,11 @@ class Read:
     @property
     def graph(self) -> CompiledGraph:
         return self._log.graph
+
+    @property
+    def seal(self) -> Seal | None:
+        """Its key, where something of it is sensitive: who takes results of it has the same."""
+        return self._log.seal
 
     @property
     def input(self) -> Json:
@@ -208,7 +216,7 @@ def _root(read: str) -> str:
     return read.partition(".")[0]
 
 
-async def read_earlier(store: Store, earlier: Earlier, *, patience: Patience) -> Read:
+async def read_earlier(store: Store, earlier: Earlier, *, patience: Patience, keys: RunKeys = NO_KEYS) -> Read:
     """Read the log of an earlier run.
 
     Raises `EarlierMissing`, `EarlierCollected`, `EarlierOpen`, and `PathNotRun` for a path that is none.
@@ -220,7 +228,7 @@ async def read_earlier(store: Store, earlier: Earlier, *, patience: Patience) ->
         async with aclosing(read_log(store, earlier.run)) as records:
             async for slot, record in records:
                 if log is None:
-                    log = await _begun(Values(store, earlier.run, patience=patience), record)
+                    log = await _begun(store, earlier.run, record, patience, keys)
                 log.slot = slot
                 if record.type == "close":
                     log.close = record.envelope
@@ -251,18 +259,28 @@ def _check_path(earlier: Earlier) -> None:
         raise PathNotRun(earlier.run, earlier.path)
 
 
-async def _begun(values: Values, genesis: Record) -> _Log:
+async def _begun(store: Store, run: str, genesis: Record, patience: Patience, keys: RunKeys) -> _Log:
+    values = Values(store, run, patience=patience)
     closure = await values.load(await values.unpack(genesis.envelope, genesis.envelope["closure"]))
+    graph = CompiledGraph.model_validate(closure)
+    seal = await keys.of(store, run, graph, patience=patience)
+    values = Values(store, run, patience=patience, seal=seal)
     given = await values.unpack(genesis.envelope, (genesis.core or {})["input"])
-    return _Log(CompiledGraph.model_validate(closure), genesis, given)
+    return _Log(graph, genesis, given, seal)
 
 
 async def taking_of(
-    store: Store, note: dict[str, Any], graph: CompiledGraph, input: Json, patience: Patience
+    store: Store,
+    note: dict[str, Any],
+    graph: CompiledGraph,
+    input: Json,
+    patience: Patience,
+    *,
+    keys: RunKeys = NO_KEYS,
 ) -> Taking:
     """What is to be taken by a run whose `genesis` has this note, as it was worked out first.
 
     Raises `EarlierMissing` or `EarlierCollected` when the earlier run is gone before all was taken.
     """
     earlier = Earlier(note["run"], note["mode"], note.get("path", ""))
-    return (await read_earlier(store, earlier, patience=patience)).taking(graph, input)
+    return (await read_earlier(store, earlier, patience=patience, keys=keys)).taking(graph, input)

@@ -211,7 +211,8 @@ class _Agent:
         usage = usage_of(self._spec, response.usage)
         if made := self._made(work, usage, response.calls, tools):
             usage["toolCalls"] = made
-        asked = digest("request/v0", canonical([_message_json(m) for m in work.messages]))
+        said = [_message_json(m) for m in work.messages]
+        asked = context.values.name(said) if context.values.is_sealing else digest("request/v0", canonical(said))
         await journal.take_turn(path, _to_json(response), request=asked, usage=usage, model=self._execution.model)
         return response
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from decurion_crds.canonical import Json
 from decurion_ledger import Record, SlotReader, Values, branch_key
-from decurion_ledger.lists import ListBuilder
-from decurion_ledger.values import form_of
+from decurion_ledger.forms import form_of
 from decurion_worker.engine.opened import BranchStatus
 
 BLOBS = 16
@@ -33,12 +32,15 @@ async def joined_output(values: Values, reader: SlotReader, *, path: str, env: d
 
     Raises `LogCorrupt`, `BlobCorrupt`, or the store's error.
     """
-    builder, files = ListBuilder(), {}
+    builder, files = values.builder(), {}
     async for index, end in _ends(reader, path, env):
         if "workspace" in end.envelope:
             files[index] = end.envelope["workspace"]
         delta = end.core["delta"] if end.core is not None else ""
         held, name = end.envelope["values"][delta], bytes.fromhex(delta)
+        if values.is_sealing or "sealed" in held:
+            await values.extend(builder, [await values.unpack(end.envelope, delta)])
+            continue
         if "blob" in held:
             size, folded = held.get("size", held["bytes"]), held.get("folded", held["bytes"])
             builder.add_blob(hash=name, blob=held["blob"], bytes=held["bytes"], size=size, folded=folded)

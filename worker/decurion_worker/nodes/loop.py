@@ -11,7 +11,7 @@ from decurion_crds.expressions import ExpressionFailed
 from decurion_worker.context import Execution
 from decurion_worker.engine.rounds import Best, Round
 from decurion_worker.errors import LoopExhausted, WorkError
-from decurion_worker.failure import Failure
+from decurion_worker.failure import Failure, unsaid
 from decurion_worker.nodes.node import check_output, expression_failure, failure_from, plain
 
 
@@ -37,9 +37,10 @@ async def after_round(execution: Execution, env: Mapping[str, Json], last: Round
     try:
         return await _after(execution, block, {**env, "output": last.output, "iteration": last.number}, last)
     except WorkError as error:
-        return After(last.best, failure=failure_from(execution.path, error))
+        failure = failure_from(execution.path, error)
     except ExpressionFailed as error:
-        return After(last.best, failure=expression_failure(execution.path, error))
+        failure = expression_failure(execution.path, error)
+    return After(last.best, failure=failure if execution.node.sealed is None else unsaid(failure))
 
 
 async def _after(execution: Execution, block: LoopBlock, env: Mapping[str, Json], last: Round) -> After:

@@ -19,7 +19,7 @@ from decurion_ledger.workspace import Version
 from decurion_worker import wide
 from decurion_worker.context import Execution, RunContext
 from decurion_worker.errors import ExpressionFailure, OutputBroken, ValueTooLarge, WorkError
-from decurion_worker.failure import Failure
+from decurion_worker.failure import Failure, unsaid
 from decurion_worker.files import close_files, open_files
 from decurion_worker.nodes.agent import run_agent
 from decurion_worker.nodes.approval import ask
@@ -51,7 +51,7 @@ class NodeResult:
 
 async def execute(execution: Execution, env: Mapping[str, Json], *, skip: bool = False) -> NodeResult:
     """Run a node against the environment `env` of its scope. Failures are results, not exceptions."""
-    result = await _attempt(execution, env, skip=skip)
+    result = _told(execution, await _attempt(execution, env, skip=skip))
     if result.failure is not None and execution.node.on_failure == "otherwise":
         return await instead_of(execution, env, result)
     return result
@@ -62,9 +62,9 @@ async def instead_of(execution: Execution, env: Mapping[str, Json], failed: Node
     try:
         return replace(failed, output=(await _skipped(execution, env)).output, instead=True)
     except WorkError as error:
-        return replace(failed, failure=failure_from(execution.path, error))
+        return _told(execution, replace(failed, failure=failure_from(execution.path, error)))
     except ExpressionFailed as error:
-        return replace(failed, failure=expression_failure(execution.path, error))
+        return _told(execution, replace(failed, failure=expression_failure(execution.path, error)))
 
 
 async def _attempt(execution: Execution, env: Mapping[str, Json], *, skip: bool) -> NodeResult:
@@ -95,6 +95,13 @@ async def _attempt(execution: Execution, env: Mapping[str, Json], *, skip: bool)
         return NodeResult("failed", input=snapshot, failure=failure_from(execution.path, error))
     except ExpressionFailed as error:
         return NodeResult("failed", input=snapshot, failure=expression_failure(execution.path, error))
+
+
+def _told(execution: Execution, result: NodeResult) -> NodeResult:
+    """`result` with nothing sensitive in what its failure says."""
+    if result.failure is None or execution.node.sealed is None:
+        return result
+    return replace(result, failure=unsaid(result.failure))
 
 
 def expression_failure(path: str, error: ExpressionFailed) -> Failure:
@@ -201,6 +208,6 @@ async def writes_result(execution: Execution, env: Mapping[str, Json], output: J
     try:
         return NodeResult("ok", output=output, writes=await written(execution, env, output))
     except WorkError as error:
-        return NodeResult("failed", failure=failure_from(execution.path, error))
+        return _told(execution, NodeResult("failed", failure=failure_from(execution.path, error)))
     except ExpressionFailed as error:
-        return NodeResult("failed", failure=expression_failure(execution.path, error))
+        return _told(execution, NodeResult("failed", failure=expression_failure(execution.path, error)))
