@@ -510,7 +510,7 @@ class TaskGraphSpec(Model):
         "name.",
     )
 
-    sensitive: Annotated[list[FieldName], atomic(max_length=MAX_ENTRIES)] = Field(
+    sensitive: Annotated[list[Annotated[FieldName, Field(max_length=63)]], atomic(max_length=MAX_ENTRIES)] = Field(
         default_factory=list,
         description="Names of the input that are sensitive: they are encrypted in the ledger with a key of the run, "
         "and so is what nodes make of them. Who destroys the key erases them.",
