@@ -13,6 +13,7 @@ import typer
 
 from decurion_cli.exits import RUN_FAILED, exits, fail
 from decurion_cli.places import LEDGER
+from decurion_cli.revealing import SealKeyOption, revealing
 from decurion_crds.errors import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Look into ledgers and check them.")
@@ -93,13 +94,18 @@ def show(
         str, typer.Argument(help="A node's path, as `ls` prints it, or with the key of an item: /each[ACME]/read.")
     ],
     ledger: LedgerOption = LEDGER,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is sensitive, too.")] = False,
+    seal_key: SealKeyOption = None,
     output: OutputOption = "text",
 ) -> None:
-    """Show one node of a run: what it saw, what it returned, at what cost, and what was tried before."""
+    """Show one node of a run: what it saw, what it returned, at what cost, and what was tried before.
+
+    What is sensitive is shown as (sensitive), or as (erased)."""
     from decurion_cli.paths import written
     from decurion_cli.records import describe, show_node
 
-    node = _do(show_node(ledger, run, written(path)))
+    revealed = revealing(ledger, run, seal_key) if reveal else None
+    node = _do(show_node(ledger, run, written(path), revealed))
     if output == "json":
         typer.echo(orjson.dumps(node, option=orjson.OPT_INDENT_2).decode())
     else:

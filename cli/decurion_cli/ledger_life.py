@@ -29,6 +29,14 @@ def copy(
     ],
     run: Annotated[str, typer.Argument(help="A run's id; it must have ended.")],
     to: Annotated[str, typer.Argument(metavar="TO", help="The ledger it is copied into, or a file *.tar.")],
+    with_keys: Annotated[
+        bool,
+        typer.Option(
+            "--with-keys",
+            help="Also the key of the run, encrypted as it is, with which what is sensitive can be read in the copy; "
+            "`decurion ledger erase` does not reach it there.",
+        ),
+    ] = False,
     output: OutputOption = "text",
 ) -> None:
     """Copy a run that has ended into another ledger, with all that it needs, and verify the copy.
@@ -42,7 +50,7 @@ def copy(
     if not is_archive(uri):
         exists(uri)
     with exits():
-        done = asyncio.run(_copy(uri, run, to))
+        done = asyncio.run(_copy(uri, run, to, with_keys))
     if output == "json":
         problems = [asdict(problem) for problem in done.problems]
         typer.echo(orjson.dumps({**asdict(done), "problems": problems}, option=orjson.OPT_INDENT_2).decode())
@@ -58,7 +66,7 @@ def copy(
         raise typer.Exit(RUN_FAILED)
 
 
-async def _copy(uri: str, run: str, to: str) -> Copied:
+async def _copy(uri: str, run: str, to: str, keys: bool) -> Copied:
     """One of the two may be an archive."""
     from decurion_ledger import open_store
     from decurion_ledger.archive import pack_run, runs_in, unpack_run
@@ -69,13 +77,15 @@ async def _copy(uri: str, run: str, to: str) -> Copied:
     held = await asyncio.to_thread(runs_in, Path(uri)) if is_archive(uri) else [run]
     if run not in held:
         raise InputError(f"{uri}: it holds {listed(held)}, and not {run}; name what it holds")
+    if keys and (is_archive(uri) or is_archive(to)):
+        raise InputError("--with-keys: an archive holds no keys; leave it out, or copy into a ledger")
     stores = [open_store(place) for place in (uri, to) if not is_archive(place)]
     try:
         if is_archive(to):
             return await pack_run(stores[0], run, Path(to))
         if is_archive(uri):
             return await unpack_run(Path(uri), run, stores[0])
-        return await copy_run(stores[0], run, stores[1])
+        return await copy_run(stores[0], run, stores[1], keys=keys)
     finally:
         for store in stores:
             await store.aclose()

@@ -11,6 +11,7 @@ from decurion_cli import (
     approve,
     artefact,
     diff,
+    erasing,
     fix,
     fmt,
     graph,
@@ -40,6 +41,7 @@ app.command("schema")(schema.schema)
 app.command("approve")(approve.approve)
 ledger.app.command("copy")(ledger_life.copy)
 ledger.app.command("gc")(ledger_life.gc)
+ledger.app.command("erase")(erasing.erase)
 for command in (proofs.anchor, proofs.prove, proofs.provenance, proofs.key):
     ledger.app.command()(command)
 ledger.app.command("check-proof")(proofs.check_proof)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import orjson
 
+from decurion_cli.revealing import ERASED, SHOWN
 from decurion_crds.errors import InputError
 from decurion_crds.wide import summary
-from decurion_ledger import Record, Store, ends, find_all, open_store, read_log, unpack
+from decurion_ledger import Record, Seal, Store, ends, find_all, is_erased, open_store, read_log, unpack
 from decurion_ledger import list_runs as stored_runs
-from decurion_ledger.errors import LogCorrupt, RunDeleted, ValueMissing
+from decurion_ledger.errors import LogCorrupt, RunDeleted, ValueMissing, ValueSealed
 
 
 class PathNotFound(InputError):
@@ -56,9 +57,15 @@ def _outcome(record: Record) -> str:
     return outcome if isinstance(outcome, str) else f"failed {outcome['failed']['code']}"
 
 
-async def show_node(ledger: str, run: str, path: str) -> dict[str, Any]:
-    """The records at `path` with their values loaded. Raises `PathNotFound`."""
+async def show_node(
+    ledger: str, run: str, path: str, revealing: Awaitable[Seal | None] | None = None
+) -> dict[str, Any]:
+    """The records at `path` with their values loaded, with what `revealing` gives also those that are sensitive.
+
+    Raises `PathNotFound`, or as `key_of`.
+    """
     store = open_store(ledger)
+    seal = await revealing if revealing is not None else None
     wanted = {path, f"{path}!open", f"{path}!join"}
     found: list[tuple[int, Record]] = []
     signatures: dict[int, str] = {}
@@ -74,7 +81,10 @@ async def show_node(ledger: str, run: str, path: str) -> dict[str, Any]:
     return {
         "run": run,
         "path": path,
-        "records": [{**await _shown(store, slot, record), "signature": signatures[slot]} for slot, record in found],
+        "records": [
+            {**await _Shown(store, run, seal).record(slot, record), "signature": signatures[slot]}
+            for slot, record in found
+        ],
     }
 
 
@@ -95,25 +105,36 @@ def _signature(fence: Record) -> str:
     return f"of a driver appointed by {certificate['issuer']}" if isinstance(certificate, dict) else "unsigned"
 
 
-async def _shown(store: Any, slot: int, record: Record) -> dict[str, Any]:
-    envelope = {k: v for k, v in record.envelope.items() if k not in ("values", "run")}
-    shown: dict[str, Any] = {"slot": slot, "type": record.type, "outcome": _outcome(record)}
-    if record.core is not None:
-        shown["core"] = record.core_hash
-        shown["parents"] = [parent for parent, _ in record.core["parents"]]
-        for name, value in (("snapshot", record.core["input"]), ("output", record.core["delta"])):
-            if value is not None:
-                shown[name] = await _value(store, record, value)
-        if record.core["writes"]:
-            shown["writes"] = {n: await _value(store, record, v) for n, v in record.core["writes"]}
-    return shown | envelope
+class _Shown:
+    """How the records of a run are shown to whoever has this key of it, or none."""
 
+    def __init__(self, store: Store, run: str, seal: Seal | None) -> None:
+        self._store = store
+        self._run = run
+        self._seal = seal
 
-async def _value(store: Any, record: Record, name: str) -> Any:
-    try:
-        return summary(await unpack(store, record.envelope, name))
-    except ValueMissing:
-        return {"hash": name}
+    async def record(self, slot: int, record: Record) -> dict[str, Any]:
+        envelope = {k: v for k, v in record.envelope.items() if k not in ("values", "run", "said")}
+        shown: dict[str, Any] = {"slot": slot, "type": record.type, "outcome": _outcome(record)}
+        if "said" in record.envelope and self._seal is not None:
+            envelope["message"] = await self._value(record, record.envelope["said"])
+        if record.core is not None:
+            shown["core"] = record.core_hash
+            shown["parents"] = [parent for parent, _ in record.core["parents"]]
+            for name, value in (("snapshot", record.core["input"]), ("output", record.core["delta"])):
+                if value is not None:
+                    shown[name] = await self._value(record, value)
+            if record.core["writes"]:
+                shown["writes"] = {n: await self._value(record, v) for n, v in record.core["writes"]}
+        return shown | envelope
+
+    async def _value(self, record: Record, name: str) -> Any:
+        try:
+            return summary(await unpack(self._store, record.envelope, name, self._seal))
+        except ValueSealed:
+            return ERASED if await is_erased(self._store, self._run) else SHOWN
+        except ValueMissing:
+            return {"hash": name}
 
 
 def describe(node: dict[str, Any]) -> str:

@@ -15,6 +15,8 @@ import typer
 
 from decurion_cli.exits import RUN_FAILED, WAITING, exits, fail
 from decurion_cli.places import LEDGER
+from decurion_cli.revealing import SHOWN, SealKeyOption
+from decurion_cli.revealing import seal_key as seal_key_of
 from decurion_crds.errors import DecurionError, InputError
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from decurion_worker.earlier import Earlier
     from decurion_worker.errors import BadInput
     from decurion_worker.opening import OpenRequest
+    from decurion_worker.runkeys import GiveSealKey
 
 
 _MAX_PLACED_BYTES = 1024 * 1024
@@ -112,6 +115,8 @@ def run(
         Path | None,
         typer.Option("--sign", help="Sign the run's log: FILE is the private key that appoints this process, as PEM."),
     ] = None,
+    seal_key: SealKeyOption = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Print the output also where it is sensitive.")] = False,
     output: Annotated[Literal["json", "none"], typer.Option("--output", "-o", help="What goes to stdout.")] = "json",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
@@ -137,18 +142,23 @@ def run(
         request = _kept(request, retention, resume, manifests if not input else None)
         request = _signed(request, sign)
     line = f"decurion run --resume {request.run} --ledger {shlex.quote(ledger)}"
+    line += f" --seal-key {shlex.quote(str(seal_key))}" if seal_key is not None else ""
     line += f" --sign {shlex.quote(str(sign))}" if sign is not None else ""
     display = RunDisplay(request.run, enabled=not quiet)
     desk = Desk(given, pause=display.paused)
     try:
         with exits(resume=lambda: line if display.begun else ""), display:
-            end = asyncio.run(_run(request, ledger, manifests, branches, store_patience, display, line, cancel, desk))
+            keys = seal_key_of(ledger, seal_key)
+            end = asyncio.run(
+                _run(request, ledger, manifests, branches, store_patience, display, line, cancel, desk, keys)
+            )
     except RunWaits as waits:
         decide = f"decurion approve {request.run} {shlex.quote(waits.path)} --ledger {shlex.quote(ledger)}"
         fail(f"{waits}\ndecide with: {decide}\nthen go on with: {line}", WAITING)
     display.ended(end.projection, ledger)
     if output == "json" and end.output is not None:
-        typer.echo(orjson.dumps(end.output, option=orjson.OPT_INDENT_2).decode())
+        shown = SHOWN if end.sensitive and not reveal else end.output
+        typer.echo(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
     if end.projection["phase"] != "Succeeded":
         raise typer.Exit(RUN_FAILED)
 
@@ -169,6 +179,7 @@ async def _run(
     resume: str,
     cancel: Literal["", "Cancel", "CancelAndFinally", "Stop"],
     desk: Any,
+    seal_key: GiveSealKey,
 ) -> Any:
     from decurion_cli.manifests import secrets_for
     from decurion_ledger import Settings as LogSettings
@@ -189,6 +200,7 @@ async def _run(
             settings=settings,
             cancel=cancel or None,
             people=desk,
+            seal_key=seal_key,
         )
     except StaleLeader as error:
         raise RunOwned(request.run, resume) from error

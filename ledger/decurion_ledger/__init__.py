@@ -3,7 +3,7 @@
 from decurion_ledger.anchoring import anchor, anchored_runs
 from decurion_ledger.final_state import final_state_hash
 from decurion_ledger.forms import vhash
-from decurion_ledger.keys import Erasure, erase, key_of, make_key
+from decurion_ledger.keys import Erasure, erase, is_erased, key_of, make_key
 from decurion_ledger.lookup import ends, find, find_all
 from decurion_ledger.path import ROOT, LedgerPath, Step, branch_key
 from decurion_ledger.proving import Proof, prove
@@ -54,6 +54,7 @@ __all__ = [
     "final_state_hash",
     "find",
     "find_all",
+    "is_erased",
     "key_of",
     "list_runs",
     "make_core",

@@ -65,6 +65,11 @@ async def make_key(
     return seal if put is Put.CREATED else await key_of(store, run, by, patience=patience)
 
 
+async def is_erased(store: Store, run: str) -> bool:
+    """Whether the key of a run was destroyed."""
+    return await _object(store, key_key(run) + GONE, READING) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Erasure:
     """The runs whose key was destroyed, or would be: one, and those that took results of it or that it took some of.
