@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from decurion_cli.checking import every_finding
 from decurion_cli.manifests import Manifests, compiled
-from decurion_crds.compiled import CompiledGraph
+from decurion_crds.compiled import FINALLY, CompiledGraph
 from decurion_crds.convert import SOURCES, TARGETS, Choices, convert
 from decurion_crds.difference import differences
 from decurion_crds.errors import InputError
@@ -18,7 +17,7 @@ from decurion_crds.findings import CompileFailed
 from decurion_crds.loader import KEY, Document
 from decurion_crds.loader.inline import scalar
 from decurion_crds.v1alpha1 import Node as Written
-from decurion_crds.v1alpha1 import TaskGraph
+from decurion_crds.v1alpha1 import TaskGraph, TaskGraphSpec, Template
 from decurion_worker.rehearsal import find
 
 KINDS = TARGETS
@@ -79,18 +78,23 @@ def _written(document: Document, model: TaskGraph, path: str) -> tuple[tuple[str
     """Where a node stands in the resource, and what is written there."""
     *above, name = path.split(".")
     place: tuple[str | int, ...] = ("spec",)
-    nodes: Sequence[Written] = model.spec.nodes
+    scope: TaskGraphSpec | Template = model.spec
+    field, nodes = "nodes", scope.nodes
     for step in above:
+        if step == FINALLY:
+            field, nodes = FINALLY, scope.finally_
+            continue
         by_name = {one.name: one for one in nodes}
-        block = (by_name[step].map or by_name[step].graph) if step in by_name else None
+        block = (by_name[step].map or by_name[step].graph or by_name[step].loop) if step in by_name else None
         template = block.template if block is not None else step
         names = [one.name for one in model.spec.templates]
         if template not in names:
             raise InputError(f"{path}: the template is not in this file; name the file that has it")
         place = ("spec", "templates", names.index(template or ""))
-        nodes = model.spec.templates[names.index(template or "")].nodes
+        scope = model.spec.templates[names.index(template or "")]
+        field, nodes = "nodes", scope.nodes
     index = [one.name for one in nodes].index(name)
-    return (*place, "nodes", index), nodes[index]
+    return (*place, field, index), nodes[index]
 
 
 def _replaced(text: str, document: Document, place: tuple[str | int, ...], kind: str, block: Any) -> str:

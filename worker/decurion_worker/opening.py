@@ -6,8 +6,9 @@ what stands in the log is what runs, however the graph was edited since.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ class OpenRequest:
     run then, where none are given. `retention` are the seconds for which the log is kept after the run's end, -1 for
     good. `appointed` says by whom the driver is appointed to write its log. `seal_key` is that with which the keys of
     runs are encrypted, in place of the driver's.
+    `facts` are members that `run` has in expressions beside its own.
     """
 
     run: str
@@ -66,6 +68,7 @@ class OpenRequest:
     retention: int | None = None
     appointed: Appointed = None
     seal_key: SealKey | None = None
+    facts: Mapping[str, Json] = field(default_factory=dict)
 
 
 async def open_session(driver: Driver, request: OpenRequest) -> RunSession:
@@ -202,7 +205,7 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
         graph=graph,
         input=checked,
         seed=seed,
-        facts={"id": request.run, "scheduledAt": scheduled},
+        facts={**request.facts, "id": request.run, "scheduledAt": scheduled},
         files=files,
         envelope={
             "name": request.name or graph.name,

@@ -22,6 +22,8 @@ from decurion_worker.opening import OpenRequest
 
 SCOPE = ("input", "nodes", "state", "run")
 _GIVEN = "$given"
+_ENDS = ("outcome", "failure")
+"""What `run` has in `finally` beside what it has everywhere."""
 _RUN = "rehearsal"
 _places = itertools.count()
 
@@ -63,23 +65,33 @@ class Outcome:
 
 def find(graph: CompiledGraph, path: str) -> tuple[Scope, Node]:
     """The node at a dotted path: `check`, `extractOne.read` by its template, or `extract.read` by the node that runs
-    the template. Raises `NoSuchNode`.
+    the template; `finally.tell`, and `extractOne.finally.tell`, of what runs at the end. Raises `NoSuchNode`.
     """
+    scope, node, _ = _found(graph, path)
+    return scope, node
+
+
+def _found(graph: CompiledGraph, path: str) -> tuple[Scope, Node, Scope | None]:
+    """The node with its scope; of a node of `finally` also the scope whose end that is."""
     *above, name = path.split(".")
-    scope = graph.root
+    scope, outer = graph.root, None
     for step in above:
-        node = scope.by_name.get(step)
+        node, final = scope.by_name.get(step), FINALLY if scope is graph.root else scope.final
         template = node.template if node is not None else step if scope is graph.root else None
+        if step == FINALLY:
+            template, outer = final, scope
         if template is None or template not in graph.templates:
             raise NoSuchNode(path, _paths(graph))
-        scope = graph.templates[template]
+        scope, outer = graph.templates[template], outer if step == FINALLY else None
     if name not in scope.by_name:
         raise NoSuchNode(path, _paths(graph))
-    return scope, scope.by_name[name]
+    return scope, scope.by_name[name], outer
 
 
 def _paths(graph: CompiledGraph) -> list[str]:
-    inside = [f"{name}.{node.name}" for name, scope in graph.templates.items() for node in scope.nodes]
+    inside = [
+        f"{name.replace('/', '.')}.{node.name}" for name, scope in graph.templates.items() for node in scope.nodes
+    ]
     return [*(node.name for node in graph.root.nodes), *inside]
 
 
@@ -89,7 +101,8 @@ def alone(graph: CompiledGraph, path: str, snapshot: Mapping[str, Json]) -> tupl
     `snapshot` has values of `with` by name, and of the scope as `input`, `nodes: {NAME: {output: …}}`, `state` and
     `run`. A name of `with` that it has is not evaluated.
     """
-    scope, node = find(graph, path)
+    scope, node, outer = _found(graph, path)
+    around = {**(outer.by_name if outer is not None else {}), **scope.by_name}
     own_names = [*node.with_, *node.load]
     known = [*own_names, *SCOPE]
     for name in snapshot:
@@ -98,9 +111,9 @@ def alone(graph: CompiledGraph, path: str, snapshot: Mapping[str, Json]) -> tupl
             hint = f'did you mean "{meant}"?' if meant else f"it may have {listed(known)}"
             raise SnapshotRefused(f'the snapshot has "{name}", which {path} does not read; {hint}')
     given = {name: normal for name in own_names if name in snapshot and (normal := _plain(name, snapshot)) is not ...}
-    scoped = _Scoped(scope, {name: snapshot.get(name) or {} for name in SCOPE})
+    scoped = _Scoped(scope, around, {name: snapshot.get(name) or {} for name in SCOPE})
     own, left_out = _own(path, node, given, scoped)
-    fakes = [_fake(name, scope.by_name[name]) for name in scoped.nodes]
+    fakes = [_fake(name, around[name]) for name in scoped.nodes]
     order = (*(fake.name for fake in fakes), own.name)
     before = tuple(name for name in order[:-1] if any(_reads_node(read, name) for read in own.reads))
     own = own.model_copy(update={"after": before, "control": (), "choice": None, "join": None, "parents": before})
@@ -155,7 +168,7 @@ def _fake(name: str, real: Node) -> Node:
 class _Scoped:
     """What a snapshot says of the scope, checked against its schemas."""
 
-    def __init__(self, scope: Scope, given: Mapping[str, Json]) -> None:
+    def __init__(self, scope: Scope, nodes: Mapping[str, Node], given: Mapping[str, Json]) -> None:
         self._scope = scope
         for name, value in given.items():
             if not isinstance(value, Mapping):
@@ -170,7 +183,7 @@ class _Scoped:
             name: _checked(f"state.{name}", value, _known("state", name, channels))
             for name, value in given["state"].items()
         }
-        outputs = {node.name: node.output for node in scope.nodes}
+        outputs = {name: node.output for name, node in nodes.items()}
         self.nodes: dict[str, Json] = {}
         for name, value in given["nodes"].items():
             schema = _known("nodes", name, outputs)
@@ -197,6 +210,8 @@ class _Scoped:
                 return f"input.{name}"
             if root == "state" and name and name not in self.state and self._empty(name):
                 return f"state.{name}"
+            if root == "run" and name in _ENDS and name not in self.run:
+                return f"run.{name}"
         return ""
 
     @property
@@ -298,7 +313,8 @@ async def rehearse(
     node = whole.root.nodes[-1]
     place = f"memory://rehearsal-{next(_places)}"
     at = (snapshot.get("run") or {}).get("scheduledAt", "")
-    request = OpenRequest(run=_RUN, name=whole.name, graph=whole, input=given, base=base, scheduled_at=at)
+    facts = {name: value for name, value in (snapshot.get("run") or {}).items() if name in _ENDS}
+    request = OpenRequest(run=_RUN, name=whole.name, graph=whole, input=given, base=base, scheduled_at=at, facts=facts)
     store = open_store(place)
     by = SealKey.generate()
     end = await run_embedded(request, ledger=place, secrets=secrets, store=store, seal_key=lambda make: by)
