@@ -11,7 +11,7 @@ from decurion_crds.compile import Compilation
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.findings import Finding, did_you_mean
 from decurion_crds.loader import Document
-from decurion_crds.v1alpha1 import Place, TaskGraphRun
+from decurion_crds.v1alpha1 import Place, TaskGraph, TaskGraphRun
 from decurion_worker.errors import BadInput
 from decurion_worker.opening import check_input
 
@@ -30,6 +30,7 @@ def run_findings(manifests: Manifests, results: Mapping[str, Compilation]) -> li
             found.extend(_unbound(manifests, document, run))
             found.extend(_overrides(document, run, result.compiled))
             found.extend(_input(document, run, result.compiled))
+            found.extend(_in_clear(document, run, manifests.graphs[run.spec.graph][1]))
     return found
 
 
@@ -84,6 +85,17 @@ def _input(document: Document, run: TaskGraphRun, graph: CompiledGraph) -> Itera
         check_input(graph, run.spec.input or {})
     except BadInput as error:
         yield from input_findings(error, lambda steps: document.locate(("spec", "input", *steps)))
+
+
+def _in_clear(document: Document, run: TaskGraphRun, graph: TaskGraph) -> Iterator[Finding]:
+    """A warning for each sensitive input that stands in the resource."""
+    for name in graph.spec.sensitive:
+        if name in (run.spec.input or {}):
+            message = (
+                f"{name} is sensitive, and in a TaskGraphRun it is in clear for all who may read that; put the input "
+                "into a file of the store, and name it by inputFrom"
+            )
+            yield _at(document, ("spec", "input", name), f"input.{name}", "SENSITIVE", message, severity="warning")
 
 
 def input_findings(error: BadInput, locate: Callable[[Place], tuple[str, int, int]]) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ What the operator's role has to allow, in each namespace that it serves:
     (core)           configmaps                                       get, patch
     (core)           namespaces, name kube-system                     get (cluster role; its uid names the cluster)
 
-The last two rows are for the root key, and needed in the own namespace of the operator alone.
+The last rows but one are for the root key and the seal key, and needed in the own namespace of the operator alone.
 
 Every call passes a token bucket of the client, has a time-out, and is counted. Nothing is retried here: the queue does.
 """

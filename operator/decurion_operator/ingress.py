@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import httpx
 import orjson
 
-from decurion_ledger import Certificate
+from decurion_ledger import Certificate, SealKey
 from decurion_operator.errors import (
     BundleMissing,
     NotCertified,
@@ -36,7 +36,8 @@ class OpenRequest:
     """What opens a run. At most one of `input` and `input_from` is set; `scheduled_at` is RFC 3339. `retry_from` is the
     uid of an earlier run, `fork_from` that of one and a path; with either, no input means that of the earlier run.
     `certificates` appoint drivers: the one that opens the run has to be among them;
-    without any list of them its log is unsigned.
+    without any list of them its log is unsigned. `seal_key` is that with which its own key is encrypted, where
+    something of it is sensitive.
     """
 
     uid: str
@@ -52,6 +53,7 @@ class OpenRequest:
     fork_from: tuple[str, str] = ("", "")
     retention: int | None = None
     certificates: Sequence[Certificate] | None = None
+    seal_key: SealKey | None = None
 
     def to_json(self) -> JsonObject:
         source: JsonObject = {"inputFrom": dict(self.input_from)} if self.input_from else {"input": self.input or {}}
@@ -65,6 +67,8 @@ class OpenRequest:
             source["retentionSeconds"] = self.retention
         if self.certificates is not None:
             source["certificates"] = [certificate.to_json() for certificate in self.certificates]
+        if self.seal_key is not None:
+            source["sealKey"] = self.seal_key.to_text()
         return source | {
             "uid": self.uid,
             "name": self.name,

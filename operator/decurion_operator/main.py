@@ -13,9 +13,10 @@ import os
 import signal
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
-from decurion_ledger import SigningKey
+from decurion_ledger import SealKey, SigningKey
 from decurion_operator.allocator import give_back_large_blocks
 from decurion_operator.appointing import OWN_NAMESPACE, Appointer, root_key
 from decurion_operator.approvals import Approvals
@@ -33,6 +34,7 @@ from decurion_operator.probes import Probes, measure_lag
 from decurion_operator.queue import Backoff, Dispatcher, Key
 from decurion_operator.resync import Resync
 from decurion_operator.runs import Runs
+from decurion_operator.sealing import seal_key
 from decurion_operator.settings import OperatorSettings
 from decurion_operator.tasks import Deeds, forever
 from decurion_operator.workerpools import WorkerPools
@@ -41,6 +43,7 @@ from decurion_operator.writes import Recorder, StatusWriter
 __all__ = ["Operator", "OperatorSettings", "run_operator"]
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def run_operator(settings: OperatorSettings) -> None:
@@ -77,6 +80,7 @@ class Operator:
         *,
         cluster: str,
         root: SigningKey,
+        seal: SealKey,
     ) -> None:
         self.meter = meter
         self.cache = Cache()
@@ -108,6 +112,7 @@ class Operator:
             settings,
             cluster=cluster,
             now=time.time,
+            seal_key=seal,
         )
         self._history = History(cache, gateway, self._deeds, again=self._dispatcher.add_in)
         self._approvals = Approvals(cache, gateway, self._pools, self._deeds, statuses, now=time.time)
@@ -125,8 +130,10 @@ class Operator:
         operator = None
         try:
             cluster = settings.cluster_id or await _cluster_id(gateway, settings)
-            root = await _root_key(gateway, settings)
-            operator = cls(gateway, settings, meter, compiler or CheckedCompiler(), cluster=cluster, root=root)
+            root = await _kept(root_key, gateway, settings)
+            seal = await _kept(seal_key, gateway, settings)
+            compiler = compiler or CheckedCompiler()
+            operator = cls(gateway, settings, meter, compiler, cluster=cluster, root=root, seal=seal)
             await operator._prime()
         except (StartError, asyncio.CancelledError):
             if operator is not None:
@@ -330,12 +337,13 @@ async def _cluster_id(gateway: Gateway, settings: OperatorSettings) -> str:
     return "/".join((cluster, *sorted(settings.namespaces)))
 
 
-async def _root_key(gateway: Gateway, settings: OperatorSettings) -> SigningKey:
+async def _kept(keep: Callable[[Gateway, str], Awaitable[T]], gateway: Gateway, settings: OperatorSettings) -> T:
+    """A key that is kept in the operator's own namespace."""
     deadline = time.monotonic() + settings.start_seconds
     namespace = _own_namespace(settings)
     while True:
         try:
-            return await root_key(gateway, namespace)
+            return await keep(gateway, namespace)
         except ClusterError as error:
             if isinstance(error, Refused) or time.monotonic() > deadline:
                 raise StartError(_why(error)) from error

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from decurion_crds.secrets import Entry
 from decurion_crds.uses import swaps_of
+from decurion_ledger import SealKey
 from decurion_operator.appointing import Appointer
 from decurion_operator.cache import Cache, Resource
 from decurion_operator.closures import Reach, unused_swap
@@ -25,7 +26,7 @@ from decurion_operator.gateway import Gateway
 from decurion_operator.ingress import Ingress, Opened, OpenRequest
 from decurion_operator.leader import Leader
 from decurion_operator.plan.definitions import Verdict
-from decurion_operator.plan.run import Action, Closure, RunFacts, RunPlan, plan_run
+from decurion_operator.plan.run import Action, Closure, Happening, RunFacts, RunPlan, plan_run
 from decurion_operator.pools import PoolLink
 from decurion_operator.queue import Backoff, Key
 from decurion_operator.secret_use import not_usable, secret_refs
@@ -76,7 +77,9 @@ class Runs:
         *,
         cluster: str,
         now: Callable[[], float],
+        seal_key: SealKey,
     ) -> None:
+        self._seal_key = seal_key
         self._cache = cache
         self._gateway = gateway
         self._definitions = definitions
@@ -241,6 +244,7 @@ class Runs:
             raise NotFound(f"Run {run.key.namespace}/{run.key.name} was deleted and created again.")
         digest = str((run.status or {}).get("graphDigest"))
         spec = await self._with_uids(run, raw["spec"])
+        await self._warn_of_input(run, spec)
         opened: Opened = await link.call(lambda ingress: self._open_at(ingress, run, spec, digest, link.view.keys))
         now = asyncio.get_running_loop().time()
         steady = memory.opened_at is not None and now - memory.opened_at > STEADY_SECONDS
@@ -252,6 +256,17 @@ class Runs:
         memory.needs = opened.secrets if opened.secrets is not None else answer.secrets if answer else None
         if opened.projection is not None:
             link.projections[run.uid] = opened.projection
+
+    async def _warn_of_input(self, run: Resource, spec: Mapping[str, Any]) -> None:
+        """Tell once when something sensitive stands in the resource, where all who may read it do."""
+        graph = self._cache.get(run.graph)
+        named = graph.spec.get("sensitive") or () if graph is not None else ()
+        if names := [name for name in named if name in (spec.get("input") or {})]:
+            message = (
+                f"input.{names[0]} is sensitive, and in this resource it is in clear for all who may read it: put the "
+                "input into a file of the pool's store and name it by inputFrom."
+            )
+            await self._recorder.tell(run, Happening("Warning", "SensitiveInput", message))
 
     async def _with_uids(self, run: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """The spec of a run with the earlier run that it names given by uid.
@@ -299,6 +314,7 @@ class Runs:
                 fork_from=_fork(spec.get("forkFrom") or {}),
                 retention=spec.get("retentionSeconds"),
                 certificates=self._appointer.certificates(keys, run=run.uid, leader_epoch=self._leader.epoch),
+                seal_key=self._seal_key,
             )
 
         for _ in range(2):

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from decurion_crds.canonical import Json
 from decurion_crds.v1alpha1 import CancelForm
-from decurion_ledger import Certificate
+from decurion_ledger import Certificate, SealKey
+from decurion_ledger.errors import WrongSealKey
 from decurion_worker.approving import Answer
 from decurion_worker.bundles import parse_bundle, put_bundle
 from decurion_worker.context import secret_refs
@@ -148,6 +149,7 @@ class _Open(BaseModel):
     seed: str = ""
     retentionSeconds: int | None = Field(None, ge=-1)
     certificates: list[dict[str, Any]] | None = Field(None, max_length=64)
+    sealKey: str = Field("", max_length=256, repr=False)
 
 
 class _Live(BaseModel):
@@ -212,6 +214,7 @@ def open_request(body: Mapping[str, Json]) -> OpenRequest:
         earlier=_earlier(parsed),
         retention=parsed.retentionSeconds,
         appointed=_certificates(parsed.certificates),
+        seal_key=_seal_key(parsed.sealKey),
     )
 
 
@@ -220,6 +223,13 @@ def _certificates(given: list[dict[str, Any]] | None) -> tuple[Certificate, ...]
         return None if given is None else tuple(map(Certificate.from_json, given))
     except ValueError as error:
         raise BadInput([f"certificates: {error}"]) from None
+
+
+def _seal_key(text: str) -> SealKey | None:
+    try:
+        return SealKey.of_text(text, "sealKey") if text else None
+    except WrongSealKey:
+        raise BadInput(["sealKey: it has 128 hexadecimal digits"]) from None
 
 
 def _earlier(parsed: _Open) -> Earlier | None:

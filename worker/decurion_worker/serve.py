@@ -25,7 +25,17 @@ from starlette.routing import Route
 
 from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError, InputError
-from decurion_ledger.errors import RunDeleted, RunNotFound, StaleLeader, StoreError, StoreRefused, StoreUnknown
+from decurion_ledger.errors import (
+    KeyErased,
+    KeyMissing,
+    RunDeleted,
+    RunNotFound,
+    StaleLeader,
+    StoreError,
+    StoreRefused,
+    StoreUnknown,
+    WrongSealKey,
+)
 from decurion_worker.errors import (
     BadInput,
     BundleInvalid,
@@ -58,6 +68,9 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (DriverUnknown, 404),
     (StaleLeader, 409),
     (NotCertified, 409),
+    (KeyErased, 422),
+    (KeyMissing, 422),
+    (WrongSealKey, 422),
     (SourceMissing, 422),
     (SourceRefused, 422),
     (StoreError, 503),
