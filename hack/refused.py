@@ -46,6 +46,7 @@ _SUBJECTS = {
     "workspaces": "Workspaces",
     "budgets": "Budgets",
     "sensitive": "Sensitive values",
+    "contexts": "Context drawers",
     "llms": "LLM",
     "tools": "MCPServer and tools",
     "runs": "TaskGraphRun",

@@ -356,6 +356,16 @@ class JoinBlock(Compiled):
     count: int
 
 
+class Context(Compiled):
+    """What the model of a node sees beside its prompt: values of channels, what the node said in the latest rounds of
+    the loop around it, at most `history`, and texts of files by globs.
+    """
+
+    ledger: tuple[str, ...] = ()
+    history: int = 0
+    artefacts: tuple[str, ...] = ()
+
+
 class Retry(Compiled):
     """Tries after the first: `transient` for failures of transport, `repair` for outputs that break their schema,
     `replan` for approaches of an agent that failed. `errors` are the codes and classes for which there are any.

@@ -27,6 +27,7 @@ from decurion_crds.blocks import (
     Artefact,
     Code,
     Compiled,
+    Context,
     Expr,
     GraphBlock,
     JoinBlock,
@@ -67,6 +68,7 @@ __all__ = [
     "Channel",
     "Code",
     "CompiledGraph",
+    "Context",
     "Expr",
     "GraphBlock",
     "JoinBlock",
@@ -132,6 +134,7 @@ class Node(Compiled):
     on_failure: OnFailure = Field("fail", alias="onFailure", exclude_if=lambda value: value == "fail")
     workspace: NodeWorkspace | None = Field(None, exclude_if=lambda value: value is None)
     limits: Limits | None = Field(None, exclude_if=lambda value: value is None)
+    context: Context | None = Field(None, exclude_if=lambda value: value is None)
     transform: dict[str, Expr] | None = None
     code: Code | None = None
     tool: ToolCall | None = None
@@ -196,11 +199,11 @@ class Scope(Compiled):
 
     `input_schema` and `output_schema` are object schemas (`output_schema` is free where `output` is `$value`).
     `output` maps names to expressions, or the single name `$value` to one. `leaf` says that this scope runs whole on
-    one runner: no map, approval, `join`, `finally` or limit that the driver watches is reachable from it, also not by
-    the templates of its `graph` nodes. `digest` covers everything in the scope and below it. `final` names the scope of
-    the `finally` of a template or of a graph that another one runs: it runs when the nodes have ended, before whoever
-    runs the scope goes on. `limits` are those of each run of the scope; the root has those of the graph.
-    `sealed_input` and `sealed_output` say whether these are encrypted in records.
+    one runner: no map, approval, `join`, `finally`, history of rounds or limit that the driver watches is reachable
+    from it, also not by the templates of its `graph` nodes. `digest` covers everything in the scope and below it.
+    `final` names the scope of the `finally` of a template or of a graph that another one runs: it runs when the nodes
+    have ended, before whoever runs the scope goes on. `limits` are those of each run of the scope; the root has those
+    of the graph. `sealed_input` and `sealed_output` say whether these are encrypted in records.
     """
 
     input_schema: Schema = Field(alias="inputSchema")

@@ -44,6 +44,9 @@ def _fill(shown: dict[str, Any], node: Node) -> None:
         shown["retry"] = {**_tries(node), **shown.get("retry", {})}
     if node.kind not in ("switch", "approval"):
         shown.setdefault("output", node.output)
+    if node.context is not None:
+        drawers = node.context.model_dump(mode="json")
+        shown["context"] = {**drawers, "history": {"last": node.context.history}}
     if node.map is not None:
         shown["map"].setdefault("tolerate", node.map.tolerate.model_dump(exclude_none=True))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from decurion_crds.canonical import Json, canonical, digest
 from decurion_crds.compiled import AgentTool, CompiledGraph, Expr, Node, Schema, Scope, Text
@@ -25,12 +25,15 @@ from decurion_worker.errors import SecretMissing, WorkError
 from decurion_worker.failure import HIDDEN, Failure
 from decurion_worker.files import RunFiles
 from decurion_worker.journal import Journal
-from decurion_worker.link import WorkItem
+from decurion_worker.link import Done, WorkItem
 from decurion_worker.models import open_model
 from decurion_worker.slots import ModelSlots, SlottedModel
 from decurion_worker.sources import Sources
 from decurion_worker.tools import ToolCaller, ToolServers
 from decurion_worker.wall_clock import utc_now
+
+if TYPE_CHECKING:
+    from decurion_worker.drawers import Drawers
 
 T = TypeVar("T")
 SOURCE_SECONDS = 3600.0
@@ -305,6 +308,9 @@ class Execution:
     template: str = ""
     files: Json = None
     draft: Draft | None = None
+    history: Sequence[Done] = ()
+    """What its node said in earlier rounds, where its context names that."""
+    drawers: Drawers | None = None
 
     @property
     def scope(self) -> Scope:

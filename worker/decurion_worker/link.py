@@ -26,6 +26,8 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_ledger import Record, Seal
 from decurion_worker.failure import Failure
 
+HISTORY = "!history."
+"""How the names among what is committed begin that stand for what a node said in earlier rounds."""
 ItemKind = Literal["node", "branch", "output", "result", "writes", "otherwise", "join", "loop", "round"]
 
 
@@ -44,6 +46,8 @@ class Done:
     """The version of the files that its record names."""
     at: str | None = None
     """When what it opened began (RFC 3339), where its record says so."""
+    input: Json = None
+    """What it had read, of one that stands for what a node said in an earlier round."""
 
 
 @dataclass(frozen=True, slots=True)

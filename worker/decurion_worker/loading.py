@@ -38,8 +38,10 @@ async def applied(values: Values, engine: Engine, slot: int, record: Record) -> 
     return Applied(record, value, writes, slot)
 
 
-async def done(values: Values, record: Record) -> Done:
-    """What the rest of a branch needs of a node that is committed. Raises as `applied`."""
+async def done(values: Values, record: Record, *, read: bool = False) -> Done:
+    """What the rest of a branch needs of a node that is committed; with `read` what that had read, too. Raises as
+    `applied`.
+    """
     core = record.core or {}
     delta = core["delta"]
     output = await values.unpack(record.envelope, delta) if delta is not None else None
@@ -55,4 +57,5 @@ async def done(values: Values, record: Record) -> Done:
         instead=failure is not None and delta is not None,
         files=record.envelope.get("workspace"),
         at=record.envelope.get("at") if record.type == "scope_opened" else None,
+        input=await values.unpack(record.envelope, core["input"]) if read and core["input"] is not None else None,
     )

@@ -29,6 +29,7 @@ from decurion_worker.engine.tasks import task_of
 from decurion_worker.failure import Failure, unsaid
 from decurion_worker.joining import join_files
 from decurion_worker.link import (
+    HISTORY,
     Acked,
     Alive,
     Beat,
@@ -303,6 +304,7 @@ class Runner:
         journal = emit.journal()
         execution = executing(context, f"{item.scope}/{item.node}", node, journal, template=item.template)
         execution.files = item.files
+        execution.history = [one for name, one in sorted(item.done.items()) if name.startswith(HISTORY)]
 
         async def inside(record: Record) -> None:
             await emit(record, False)

@@ -50,7 +50,7 @@ from decurion_worker.engine import (
 )
 from decurion_worker.errors import RunnerLost
 from decurion_worker.intake import Intake, Lease, Suspects
-from decurion_worker.link import Done, Submitted, WorkItem
+from decurion_worker.link import HISTORY, Done, Submitted, WorkItem
 from decurion_worker.loading import applied, done
 from decurion_worker.notes import Notes
 from decurion_worker.projection import RunFacts, project, shown_failure
@@ -246,7 +246,9 @@ class RunSession:
 
     async def done(self, task: Task) -> dict[str, Done]:
         """What is committed of a branch, its values loaded."""
-        return {name: await done(self._values, record) for name, record in task.done.items()}
+        return {
+            name: await done(self._values, record, read=name.startswith(HISTORY)) for name, record in task.done.items()
+        }
 
     def item(self, task: Task, runner: str, done: Mapping[str, Done]) -> WorkItem:
         """A work item under a fresh lease held by `runner`."""

@@ -157,6 +157,8 @@ class _Assembly:
     def _leaf(self, node: Node) -> bool:
         if node.map is not None or node.approval is not None or node.join is not None or watched(node):
             return False
+        if node.context is not None and node.context.history:
+            return False
         return all(self._done[name].leaf for name in node.inner)
 
     def _node(self, scope: ScopeDraft, draft: NodeDraft, order: Order, env: Env) -> Node:
@@ -188,6 +190,7 @@ class _Assembly:
                 "onFailure": model.on_failure or "fail",
                 "workspace": self._writes.of(scope, draft),
                 "limits": node_limits(draft),
+                "context": draft.context.compiled() if draft.context is not None else None,
                 "transform": _exprs(draft.transform) if draft.kind == "transform" else None,
                 "code": self._typed.codes.get(key),
                 "tool": tool.compiled(draft.output) if tool is not None else None,

@@ -10,6 +10,7 @@ from decurion_crds.compile.assemble import assemble
 from decurion_crds.compile.budgets import check_budgets
 from decurion_crds.compile.builtin import BUILTIN
 from decurion_crds.compile.channels import check_orders
+from decurion_crds.compile.contexts import assign_contexts
 from decurion_crds.compile.draft import GraphDraft
 from decurion_crds.compile.effects import check_races, check_reachable, check_unused
 from decurion_crds.compile.finals import check_given_up
@@ -86,6 +87,7 @@ def compile_graph(
         },
     )
     resolve(Module(graph, positions, open), draft, Around(graphs, sorted(known_graphs)), report)
+    assign_contexts(draft, report)
     orders = {name: order_scope(scope, report) for name, scope in draft.scopes.items()}
     check_templates(draft, report)
     if not shared:

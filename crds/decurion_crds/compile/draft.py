@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from decurion_crds.canonical import Json
 from decurion_crds.compile.agent_tools import is_agent, shown
@@ -15,6 +15,10 @@ from decurion_crds.compiled import NodeKind, Schema, Text
 from decurion_crds.expressions.code import ParsedCode
 from decurion_crds.expressions.syntax import Parsed
 from decurion_crds.v1alpha1 import LLM, Agent, Limits, Load, MCPServer, Merge, Node
+from decurion_crds.v1alpha1.context import Context
+
+if TYPE_CHECKING:
+    from decurion_crds.compile.contexts import ContextDraft
 
 View: TypeAlias = Literal["scope", "work", "item", "writes", "round"]
 """Which names an expression sees: those of the scope (`input nodes state run`), those of the node's `with`, those of
@@ -147,6 +151,7 @@ class NodeDraft:
     body: Use | None = None
     race: Race | None = None
     broken: bool = False
+    context: ContextDraft | None = None
 
     @property
     def template(self) -> str | None:
@@ -176,6 +181,7 @@ class NodeDraft:
         yield from (load.site for load in self.load.values())
         yield from (self.otherwise or {}).values()
         yield from self.writes.values()
+        yield from self.context.ledger.values() if self.context is not None else ()
 
     def work_sites(self) -> Iterator[Site]:
         """All expressions of the block that read from `with`."""
@@ -215,6 +221,10 @@ class ScopeDraft:
     doubtful: bool = False
     limits: Limits | None = None
     """Those of each run of it."""
+    context: Context | None = None
+    """What its graph says of what models see."""
+    top: bool = False
+    """Whether it is a graph itself, and no template or `finally`."""
 
 
 @dataclass(eq=False, slots=True)

@@ -130,6 +130,7 @@ class _Resolver:
         scope.sensitive = tuple(body.sensitive) if isinstance(body, TaskGraphSpec) else ()
         scope.description = body.description or ""
         scope.limits = body.limits
+        scope.context, scope.top = self._spec.context, not isinstance(body, Template)
         check_names([channel.name for channel in body.state], spot.below("state"), "channel", self._report)
         for i, channel in enumerate(body.state):
             draft = self._channel(channel, spot.below("state").item(i, channel.name))
@@ -157,6 +158,7 @@ class _Resolver:
             return
         scope = ScopeDraft(final_name(name), spot, outer.input, graph=self._owner, channels=outer.channels, outer=outer)
         outer.final = self._draft.scopes[scope.name] = scope
+        scope.context = self._spec.context
         check_finals(nodes, outer, spot.below("finally"), self._report)
         known = [*outer.nodes, *(node.name for node in nodes)]
         self._nodes(scope, nodes, spot.below("finally"), known)

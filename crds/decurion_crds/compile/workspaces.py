@@ -81,7 +81,8 @@ class Writes:
 def _own(node: NodeDraft) -> Compiled | None:
     written = node.model.workspace
     if not _calls(node):
-        return None
+        drawn = node.context.artefacts if node.context is not None else ()
+        return Compiled(read=drawn) if drawn else None
     read = tuple(written.read) if written is not None and written.read is not None else ("**",)
     return Compiled(read=read, write=tuple(written.write) if written is not None else ())
 

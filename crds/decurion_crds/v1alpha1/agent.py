@@ -19,6 +19,7 @@ from decurion_crds.v1alpha1.base import (
     atomic,
     one_of,
 )
+from decurion_crds.v1alpha1.context import Context
 from decurion_crds.v1alpha1.limits import AgentLimits
 from decurion_crds.v1alpha1.mcpserver import ToolName
 from decurion_crds.v1alpha1.needs import Bindings
@@ -89,6 +90,9 @@ class AgentSpec(Model):
         "schema. Default {text: string}.",
     )
     limits: AgentLimits | None = Field(None, description="How much the agent may do.")
+    context: Context | None = Field(
+        None, description="What its model sees beside the prompt, where a node does not say."
+    )
 
     rules = (
         Rule(
@@ -99,7 +103,6 @@ class AgentSpec(Model):
     )
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
     later: ClassVar[Mapping[str, str]] = {
-        "context": "pass what the agent needs by with and the prompt",
         "finish": "declare the output",
     }
 

@@ -37,6 +37,7 @@ from decurion_crds.v1alpha1.base import (
     one_of,
 )
 from decurion_crds.v1alpha1.channel import Channel
+from decurion_crds.v1alpha1.context import Context
 from decurion_crds.v1alpha1.delimiters import Delimiters
 from decurion_crds.v1alpha1.files import ItemsFrom, Loads
 from decurion_crds.v1alpha1.history import History
@@ -400,6 +401,9 @@ class Node(Model):
         "llm and for each turn of agent, that of the MCPServer for tool; none for graph, map and loop. An approval "
         "has one of its own.",
     )
+    context: Context | None = Field(
+        None, description="What the model of an llm or agent node sees beside its prompt. Absent, nothing."
+    )
     limits: Limits | None = Field(
         None,
         description="What the node may use with all that it runs: a map with its items, an agent with its tools.",
@@ -433,7 +437,6 @@ class Node(Model):
 
     rules = (one_of(*BLOCKS),)
     later: ClassVar[Mapping[str, str]] = {
-        "context": "pass what the prompt needs by with",
         "assurance": "remove it",
     }
 
@@ -490,6 +493,11 @@ class TaskGraphSpec(Model):
         default_factory=list, description=_FINALLY_TEXT
     )
     limits: Limits | None = Field(None, description="What one run may use.")
+    context: Context | None = Field(
+        None,
+        description="What the models of its llm and agent nodes, and of those in its templates, see beside their "
+        "prompts, where neither the node nor its Agent says.",
+    )
     workspace: RunWorkspace | None = Field(
         None, description="The files of a run: where they come from, and how many there may be."
     )
@@ -519,7 +527,6 @@ class TaskGraphSpec(Model):
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
     later: ClassVar[Mapping[str, str]] = {
         "expose": "remove it",
-        "context": "pass what prompts need by with",
     }
 
 

@@ -181,6 +181,7 @@ class Applying:
                 self._state.results.forget_calls(base)
             if failure is None:
                 note_files(scope, name, record)
+                self._state.histories.note(base, scope.scope.by_name[name], record)
             scope.outputs[name] = applied.value
             if record.type == "skip":
                 self._then.end_node(scope, name, NodeStatus.SKIPPED, record, failure)
@@ -365,6 +366,7 @@ class Applying:
     def _loop_ended(self, loop: Opened, failure: Failure | None) -> None:
         state = self._state
         state.out.pop(loop.path, None)
+        state.histories.forget(loop.path)
         if loop.joining:
             self._taken_back(loop.home, self._then.round_key(loop))
         state.scopes.pop(loop.branch_path(0), None)

@@ -16,10 +16,11 @@ Two kinds of what comes next:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import CompiledGraph
+from decurion_crds.compiled import CompiledGraph, Node
 from decurion_ledger import Record
 from decurion_worker.engine.actions import (
     Applied,
@@ -295,7 +296,16 @@ class Engine:
             full.held.append((kind, scope_path, name))
             return None
         scope.running += 1
-        return scope_task(scope, kind, name, facts=self.state.facts)
+        task = scope_task(scope, kind, name, facts=self.state.facts)
+        return self._with_history(task, scope.scope.by_name[name]) if kind == "node" else task
+
+    def _with_history(self, task: Task, node: Node) -> Task:
+        """A task with what its node said in earlier rounds, on which its result then depends."""
+        said = self.state.histories.of(task.key, node)
+        if not said:
+            return task
+        parents = sorted({*task.parents, *((one.path, one.core_hash) for one in said.values())})
+        return replace(task, done={**task.done, **said}, parents=tuple(parents))
 
     def give_back(self, key: str) -> None:
         """A task that was taken is nobody's any more: it may be taken again."""

@@ -9,6 +9,7 @@ from decurion_crds.compiled import CompiledGraph
 from decurion_worker.engine.actions import Decision, Outcome, Task
 from decurion_worker.engine.approvals import Approvals
 from decurion_worker.engine.causes import asking_nodes
+from decurion_worker.engine.history import Histories
 from decurion_worker.engine.offers import Offers
 from decurion_worker.engine.opened import BranchStatus, Opened
 from decurion_worker.engine.results import Results
@@ -36,6 +37,7 @@ class EngineState:
         self.time = RunTime(graph.limits.seconds)
         self.closed: Outcome | None = None
         self.approvals = Approvals()
+        self.histories = Histories()
         self.output: Json = None
         self.output_hash: str | None = None
         self.out: dict[str, Task] = {}

@@ -50,6 +50,7 @@ DecurionError                      (decurion_crds.errors)
 │       ├── SourceChanged          a file or object is not what it was when it was listed
 │       ├── DuplicateKey           two items of a map have one key
 │       ├── WorkspaceRefused       files that no workspace may hold, or that exceed its quota
+│       ├── ContextRefused         what cannot stand before a prompt: too much, or no text
 │       ├── WorkspaceConflict      items of a map made different things of one file
 │       ├── RunnerLost             the runner died under this item again and again
 │       └── DriverCrashLoop        the driver died with this run again and again
@@ -102,6 +103,7 @@ from decurion_worker.errors.service import (
 )
 from decurion_worker.errors.terminal import (
     ApprovalTimeout,
+    ContextRefused,
     DriverCrashLoop,
     DuplicateKey,
     EffectInDoubt,
@@ -166,6 +168,7 @@ __all__ = [
     "BundleInvalid",
     "BundleMissing",
     "CannotListen",
+    "ContextRefused",
     "CostLimit",
     "DriverCrashLoop",
     "DriverUnavailable",

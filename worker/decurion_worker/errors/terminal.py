@@ -259,6 +259,16 @@ class WorkspaceRefused(Terminal):
         self.why = why
 
 
+class ContextRefused(Terminal):
+    """What the context of a node names cannot stand before its prompt."""
+
+    code = "ContextRefused"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+
+
 class WorkspaceConflict(Terminal):
     """Items of a map made different things of the file `file`, and of `count` files in all."""
 

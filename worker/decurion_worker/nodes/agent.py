@@ -20,6 +20,7 @@ from decurion_crds.compiled import WORKSPACE, AgentCall, AgentTool, Schema
 from decurion_crds.errors import OutputMismatch, ValueRefused
 from decurion_crds.values import normalise
 from decurion_worker.context import CallsOpen, Execution, note_failure
+from decurion_worker.drawers import messages
 from decurion_worker.errors import (
     AgentGaveUp,
     BudgetExceeded,
@@ -128,7 +129,7 @@ class _Agent:
 
     async def _plan(self, prompt: str, used: dict[str, int], began: float) -> Json:
         system = "\n\n".join(part for part in (self._agent.instructions, prompts.RULES) if part)
-        work = _Work([Message("system", system), Message("user", prompt)], used=used)
+        work = _Work([Message("system", system), *messages(self._execution, prompt)], used=used)
         try:
             turn, over = await self._turns(work, began)
             _tell(work, prompts.LAST_TURN)

@@ -16,6 +16,7 @@ from decurion_crds.canonical import Json
 from decurion_crds.compiled import LlmCall, Schema
 from decurion_crds.expressions import ExpressionFailed
 from decurion_worker.context import Execution, note_failure
+from decurion_worker.drawers import messages
 from decurion_worker.errors import OutputInvalid, TimedOut
 from decurion_worker.models import (
     ChatRequest,
@@ -103,10 +104,10 @@ async def _schema(execution: Execution, call: LlmCall, snapshot: Mapping[str, Js
 
 async def _messages(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> tuple[Message, ...]:
     context = execution.context
-    user = Message("user", await context.render(call.prompt, snapshot))
+    asked = messages(execution, await context.render(call.prompt, snapshot))
     if call.system is None:
-        return (user,)
-    return (Message("system", await context.render(call.system, snapshot)), user)
+        return asked
+    return (Message("system", await context.render(call.system, snapshot)), *asked)
 
 
 async def _ask(execution: Execution, call: LlmCall, request: ChatRequest) -> ChatResponse:

@@ -18,6 +18,7 @@ from decurion_ledger.errors import ValueTooWide
 from decurion_ledger.workspace import Version
 from decurion_worker import wide
 from decurion_worker.context import Execution, RunContext
+from decurion_worker.drawers import RECORDED, gather
 from decurion_worker.errors import ExpressionFailure, OutputBroken, ValueTooLarge, WorkError
 from decurion_worker.failure import Failure, unsaid
 from decurion_worker.files import close_files, open_files
@@ -88,7 +89,8 @@ async def _attempt(execution: Execution, env: Mapping[str, Json], *, skip: bool)
             return NodeResult("asked", input=snapshot, output=await ask(execution, node.approval, snapshot))
         if node.switch is not None:
             return NodeResult("ok", input=snapshot, output=await _chosen(execution, node.switch, env))
-        output = await _checked(execution, await _block(execution, snapshot))
+        seen, snapshot = snapshot, await _drawn(execution, env, snapshot)
+        output = await _checked(execution, await _block(execution, seen))
         writes = await written(execution, env, output)
         return NodeResult("ok", input=snapshot, output=output, writes=writes, files=await close_files(execution))
     except WorkError as error:
@@ -133,6 +135,15 @@ async def _snapshot(execution: Execution, env: Mapping[str, Json]) -> dict[str, 
     if execution.node.with_:
         values |= await execution.context.evaluate(execution.node.with_, env)
     return plain(execution, values)
+
+
+async def _drawn(execution: Execution, env: Mapping[str, Json], snapshot: dict[str, Json]) -> dict[str, Json]:
+    """Gather what the node's model sees beside its prompt; the snapshot with what the ledger is told of that."""
+    block = execution.node.llm or execution.node.agent
+    execution.drawers = await gather(execution, env, block.prompt if block is not None else None)
+    if execution.drawers is None:
+        return snapshot
+    return {**snapshot, **plain(execution, {RECORDED: execution.drawers.recorded()})}
 
 
 def plain(execution: Execution, values: dict[str, Json]) -> dict[str, Json]:
