@@ -51,6 +51,7 @@ RECORDED = {
         "SourceChanged",
         "TooFewEndedWell",
         "DuplicateKey",
+        "ContextRefused",
         "WorkspaceConflict",
         "WorkspaceRefused",
         "RunnerLost",
