@@ -61,7 +61,7 @@ def progress_fields(projection: Mapping[str, Any]) -> JsonObject:
         "finishedAt": _time(projection.get("finishedAt")),
         "progress": _matching(projection.get("progress"), _PROGRESS),
         "usage": _used(projection.get("usage"), ("calls", "inputTokens", "outputTokens", "toolCalls")),
-        "limits": _used(projection.get("limits"), ("tokens", "steps", "toolCalls")),
+        "limits": _limits(projection.get("limits")),
         "nodes": _nodes(projection.get("nodes")),
         "failures": _failures(projection.get("failures")),
         "ledger": _ledger(projection.get("ledger")),
@@ -211,13 +211,16 @@ def _counts(value: object, names: tuple[str, ...]) -> JsonObject:
 
 
 def _used(value: object, names: tuple[str, ...]) -> JsonObject:
-    """Counts, with costs and seconds where there are any."""
-    found = _counts(value, names)
-    if isinstance(value, Mapping):
-        found |= {"costUSD": cost} if (cost := _matching(value.get("costUSD"), _MONEY)) is not None else {}
-        seconds = value.get("seconds")
-        found |= {"seconds": seconds} if isinstance(seconds, int | float) and seconds > 0 else {}
-    return found
+    """Counts, with the costs where there are any."""
+    cost = _matching(value.get("costUSD"), _MONEY) if isinstance(value, Mapping) else None
+    return _counts(value, names) | ({"costUSD": cost} if cost is not None else {})
+
+
+def _limits(value: object) -> JsonObject:
+    """The limits of a run."""
+    seconds = value.get("seconds") if isinstance(value, Mapping) else None
+    timed = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds <= _MAX_COUNT
+    return _used(value, ("tokens", "steps", "toolCalls")) | ({"seconds": seconds} if timed else {})
 
 
 def _matching(value: object, pattern: re.Pattern[str]) -> str | None:

@@ -68,6 +68,8 @@ projections = st.fixed_dictionaries(
         "finishedAt": st.just("2026-12-01T10:00:00.123456+02:00") | json_values,
         "progress": st.just("3/24") | odd_text,
         "usage": st.dictionaries(st.sampled_from(["calls", "inputTokens", "other"]), st.integers()) | json_values,
+        "limits": st.dictionaries(st.sampled_from(["tokens", "costUSD", "seconds", "other"]), json_values)
+        | json_values,
         "nodes": many(rows) | json_values,
         "failures": many(rows) | json_values,
         "ledger": st.fixed_dictionaries({"uri": odd_text, "slot": st.integers(), "head": odd_text}) | json_values,
@@ -119,6 +121,18 @@ def test_any_projection_fits_and_its_smallest_form_is_small(projection: Any, mes
     assert len(orjson.dumps(smallest(status, live=None, generation=3, now=NOW))) <= 8 * 1024
     assert fitted["phase"] == "Failed"
     assert {c["type"] for c in fitted["conditions"]} >= {"Completed", "Succeeded", "Reconciling", "Stalled"}
+
+
+def test_what_a_run_used_stands_beside_what_it_may_use() -> None:
+    projection = {
+        "usage": {"calls": 3, "inputTokens": 40, "outputTokens": 2, "toolCalls": 1, "costUSD": "0.0000249"},
+        "limits": {"tokens": 1000, "costUSD": "0.5", "steps": 50, "toolCalls": 4, "seconds": 59.5},
+    }
+    found = progress_fields(projection)
+    assert {name: found[name] for name in projection} == projection
+    assert not list(RUN_STATUS.iter_errors(found))
+    odd = {"tokens": -1, "costUSD": "1e3", "seconds": True, "more": 1}
+    assert progress_fields({"usage": {**odd, "seconds": 3}, "limits": odd}) == {}
 
 
 def test_a_usual_wide_graph_stays_below_the_soft_bound_with_all_its_nodes() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from crashes import Process, body, cut, new_store, results, sound
 from decurion_crds.compiled import CompiledGraph
-from decurion_ledger import Record, Store
+from decurion_ledger import Record, SealKey, Store
 from decurion_worker.nodes import agent_prompts
 from decurion_worker.session import RunSession
 from manifests import compiled
@@ -208,6 +208,51 @@ async def test_a_drawer_of_a_node_stands_before_that_of_its_agent_and_that_befor
     assert model.asked[0][1][1] == '<channel name="secret">\nhidden\n</channel>\n\nSay one'
     assert model.asked[1][1][1] == '<channel name="notes">\n["begun","saw one"]\n</channel>\n\nSay two'
     assert model.asked[2] == [("user", '<file path="other">\nof other\n</file>\n\nRound 0')]
+
+
+async def test_what_is_sensitive_stands_in_the_ledger_encrypted_where_a_drawer_brings_it(model: Listener) -> None:
+    spec = f"""
+  sensitive: [who]
+  input: {{who: {{type: string}}}}
+  state: [{{name: notes, schema: {{type: array, items: {{type: string}}}}, merge: append}}]
+  nodes:
+    - name: note
+      with: {{who: input.who}}
+      transform: {{text: who}}
+      writes: {{notes: "[output.text]"}}
+    - name: rounds
+      with: {{who: input.who}}
+      loop: {{template: round, maxIterations: 2, onExhausted: succeed}}
+    - name: ask
+      llm: {{ref: m, prompt: Say}}
+      context: {{ledger: [notes]}}
+  output: {{}}
+  templates:
+    - name: round
+      input: {{who: {{type: string}}}}
+      nodes:
+        - name: draft
+          with: {{who: input.who}}
+          llm: {{ref: m, prompt: "{{{{ who }}}}"}}
+          context: {{history: {{last: 1}}}}
+      output: {{text: nodes.draft.output.text}}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {{name: m}}
+spec: {{protocol: openai, model: test, endpoint: "{model.endpoint}", structuredOutput: prompt}}
+"""
+    store = new_store()
+    key = SealKey.generate()
+    async with Process(store, seal_key=lambda make: key) as process:
+        session = await process.run(compiled(spec), {"who": "Quillfeather"})
+    assert session.engine.closed == "succeeded"
+    draft = [("user", "Quillfeather"), ("assistant", "saw Quillfeather")]
+    assert [draft[0]] in model.asked
+    assert [*draft, draft[0]] in model.asked
+    log = await sound(store)
+    assert {"/ask", "/rounds@002/draft"} <= {r.path for r in log}
+    assert "Quillfeather" not in "".join(repr((r.core, r.envelope)) for r in log)
 
 
 @pytest.mark.parametrize(
