@@ -48,43 +48,77 @@ ALL = Globs(("**",))
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether a path of one pattern can be a path of the other, or lie below one, where case does not matter."""
-    return _meet(tuple(_parts(one)), tuple(_parts(other)))
+    """Whether a path of one pattern can be a path of the other, or lie below one, where case does not matter.
+
+    Takes time by the product of the lengths.
+    """
+    return not apart(one, other) and _meet(_parts(one), _parts(other))
 
 
-def _parts(pattern: str) -> list[str]:
-    parts = pattern.lower().split("/")
-    return [*parts, "*"] if parts[-1] == "**" else parts
+def apart(one: str, other: str) -> bool:
+    """Whether what stands before the first wild card says already that no path is of both; cheap."""
+    first, second = _fixed(one), _fixed(other)
+    return not first.startswith(second) and not second.startswith(first)
 
 
 @lru_cache(maxsize=4096)
+def _fixed(pattern: str) -> str:
+    """What every path begins with that fits, in small letters; a pattern without wild cards ends with a slash."""
+    found = _WILD.search(pattern)
+    return (pattern[: found.start()] if found else f"{pattern}/").lower()
+
+
+def _parts(pattern: str) -> tuple[str, ...]:
+    parts = pattern.lower().split("/")
+    return (*parts, "*") if parts[-1] == "**" else tuple(parts)
+
+
 def _meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    if not one or not other:
-        return True  # what one names lies in what the other names
-    if one[0] == "**":
-        return _meet(one[1:], other) or _meet(one, other[1:])
-    if other[0] == "**":
-        return _meet(one, other[1:]) or _meet(one[1:], other)
-    return _names_meet(one[0], other[0]) and _meet(one[1:], other[1:])
+    """Row by row from the ends: `below[j]` says whether what comes behind meets `other[j:]`."""
+    below = [True] * (len(other) + 1)  # what one names lies in what the other names
+    for part in reversed(one):
+        here = [True] * (len(other) + 1)
+        for j in reversed(range(len(other))):
+            if part == "**" or other[j] == "**":
+                here[j] = below[j] or here[j + 1]
+            else:
+                here[j] = below[j + 1] and _names_meet(part, other[j])
+        below = here
+    return below[0]
 
 
 _PIECE = re.compile(r"\*+|\?|\[!?\]?[^\]/]*\]|.", re.DOTALL)
 
 
-def _names_meet(one: str, other: str) -> bool:
-    """Whether one name fits both patterns."""
-    return _pieces_meet(tuple(_PIECE.findall(one)), tuple(_PIECE.findall(other)))
+@lru_cache(maxsize=4096)
+def _pieces(name: str) -> tuple[str, ...]:
+    return tuple(_PIECE.findall(name))
 
 
 @lru_cache(maxsize=4096)
-def _pieces_meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    if not one or not other:
-        return all(piece.startswith("*") for piece in (*one, *other))
-    if one[0].startswith("*"):
-        return _pieces_meet(one[1:], other) or _pieces_meet(one, other[1:])
-    if other[0].startswith("*"):
-        return _pieces_meet(one, other[1:]) or _pieces_meet(one[1:], other)
-    return _letters_meet(one[0], other[0]) and _pieces_meet(one[1:], other[1:])
+def _names_meet(one: str, other: str) -> bool:
+    """Whether one name fits both patterns."""
+    if one == other or "*" in (one, other):
+        return True
+    ends = [name[max(name.rfind(sign) for sign in "*?]") + 1 :] for name in (one, other)]
+    if not ends[0].endswith(ends[1]) and not ends[1].endswith(ends[0]):
+        return False
+    first, second = _pieces(one), _pieces(other)
+    below = [False] * (len(second) + 1)
+    below[len(second)] = True
+    for j in reversed(range(len(second))):
+        below[j] = below[j + 1] and second[j].startswith("*")
+    for piece in reversed(first):
+        star = piece.startswith("*")
+        here = [False] * (len(second) + 1)
+        here[len(second)] = star and below[len(second)]
+        for j in reversed(range(len(second))):
+            if star or second[j].startswith("*"):
+                here[j] = below[j] or here[j + 1]
+            else:
+                here[j] = below[j + 1] and _letters_meet(piece, second[j])
+        below = here
+    return below[0]
 
 
 def _letters_meet(one: str, other: str) -> bool:

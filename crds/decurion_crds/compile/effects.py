@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection
-from itertools import combinations
 
 from decurion_crds.compile.channels import fitting_rules
 from decurion_crds.compile.draft import NodeDraft, ScopeDraft
 from decurion_crds.compile.order import Order, channels_read, writers
 from decurion_crds.compile.report import Report
 from decurion_crds.findings import listed
+
+MOST_NAMED = 5
+"""Nodes that a message names."""
 
 
 def check_races(scope: ScopeDraft, order: Order, report: Report) -> None:
@@ -19,15 +21,17 @@ def check_races(scope: ScopeDraft, order: Order, report: Report) -> None:
         names = writers(scope, channel.name)
         raced: set[tuple[str, str]] = set()
         if channel.merge.rule == "replace":
-            for first, second in combinations(names, 2):
-                if order.unordered(first, second):
-                    raced |= {(first, second), (second, first)}
+            for i, second in enumerate(names):
+                others = [first for first in names[:i] if order.unordered(first, second)]
+                if others:
+                    raced |= {pair for first in others for pair in ((first, second), (second, first))}
                     spot = scope.nodes[second].spot.below("writes", channel.name)
                     rules = fitting_rules(channel.schema)
                     merge = f", or declare merge: {listed(rules, last='or')} for the channel" if rules else ""
+                    who = _some([*others, second])
                     message = (
-                        f"{first} and {second} write {channel.name} in no order, so the result depends on time; order "
-                        f"them by after{merge}"
+                        f"{who} write {channel.name} in no order, so the result depends on time; order them by "
+                        f"after{merge}"
                     )
                     report.add("WRITE-RACE", spot, message)
         for node in scope.nodes.values():
@@ -117,3 +121,8 @@ def _check_names(node: NodeDraft, report: Report) -> None:
             field = "load" if name in node.model.load else "with"
             message = f"{node.kind} does not use {name}; use it, or remove it from {field}"
             report.add("UNUSED", node.spot.below(field, name), message, severity="warning")
+
+
+def _some(names: list[str]) -> str:
+    """The last of many names in words."""
+    return listed(names) if len(names) <= MOST_NAMED else f"{listed(names[-MOST_NAMED:])}, and more,"

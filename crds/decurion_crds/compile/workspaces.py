@@ -14,7 +14,7 @@ from decurion_crds.compiled import CONFLICTS, Schema
 from decurion_crds.compiled import NodeWorkspace as Compiled
 from decurion_crds.compiled import RunWorkspace as CompiledRun
 from decurion_crds.expressions.shapes import nullable, record
-from decurion_crds.globs import overlap
+from decurion_crds.globs import apart, overlap
 from decurion_crds.v1alpha1.workspace import Artefact, RunWorkspace
 
 _INTEGER: Schema = {"type": "integer"}
@@ -40,6 +40,10 @@ CONFLICTS_OUTPUT: Schema = {
     ),
 }
 """The schema of the conflicts that a map collects."""
+
+
+MOST_WORK = 20_000_000
+"""How much is compared in one scope, as the lengths of two globs multiplied: some seconds at worst."""
 
 
 class Writes:
@@ -141,11 +145,20 @@ def _check_finally(scope: ScopeDraft, writes: Writes, report: Report) -> None:
 
 def _check_races(scope: ScopeDraft, order: Order, writes: Writes, report: Report) -> None:
     found = {node.name: one.write for node in scope.nodes.values() if (one := writes.of(scope, node)) and one.write}
+    work = 0
+    told: set[str] = set()
     for first, second in combinations(found, 2):
-        if not order.unordered(first, second):
+        if second in told or not order.unordered(first, second):
             continue
-        meeting = next(((a, b) for a in found[first] for b in found[second] if overlap(a, b)), None)
+        near = [(a, b) for a in found[first] for b in found[second] if not apart(a, b)]
+        work += sum(len(a) * len(b) for a, b in near)
+        if work > MOST_WORK:
+            message = "its nodes write by too many globs to tell whether two meet; give each node a folder of its own"
+            report.add("FIELD-VALUE", scope.spot, message)
+            return
+        meeting = next(((a, b) for a, b in near if overlap(a, b)), None)
         if meeting is not None:
+            told.add(second)
             what = " and ".join(dict.fromkeys(meeting))
             message = (
                 f"{first} and {second} write the same files ({what}) in no order, so the result depends on time; order "
