@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from decurion_crds.wide import ListRef
-from decurion_ledger import LogWriter, Values, find, open_store, read_log, verify
+from decurion_ledger import LogWriter, SealKey, Values, find, key_of, open_store, read_log, verify
 from decurion_ledger.copying import copy_run
 from decurion_ledger.errors import NewerFormat, SegmentCorrupt, StoreRefused
 from decurion_ledger.layout import FORMAT, slot_key
@@ -112,4 +112,21 @@ async def test_the_files_of_a_golden_ledger_are_verified_and_read(number: int) -
     files = await files_of(objects, version.root)
     assert (version.root, list(version.packs)) == (held["root"], held["packs"])
     assert {path: sha256(await objects.read(entry)).hexdigest() for path, entry in files.items()} == held["files"]
+    await store.aclose()
+
+
+@pytest.mark.parametrize("number", [NUMBER])
+async def test_the_sensitive_values_of_a_golden_ledger_are_verified_without_a_key_and_read_with_it(number: int) -> None:
+    store = open_store(str(GOLDEN / f"sealed-{number}"))
+    assert await verify(store, "golden") == []
+    by = SealKey.of_text((GOLDEN / f"sealed-{number}.key").read_text(), "sealed.key")
+    values = Values(store, "golden", seal=await key_of(store, "golden", by))
+    record = await find(store, "golden", "/!output")
+    assert record is not None
+    output = await values.load(await values.unpack(record.envelope, record.core["delta"]))
+    assert output["count"] == {"rows": 521, "letters": 4500}
+    assert [output["rows"][at]["who"] for at in (519, 520)] == ["Ada Quill" * 10, "Ada Quill" * 400]
+    broken = await find(store, "golden", "/broken")
+    assert broken is not None
+    assert "no such name: Ada Quill" in await values.unpack(broken.envelope, broken.envelope["said"])
     await store.aclose()

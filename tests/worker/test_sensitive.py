@@ -11,13 +11,19 @@ import zstandard
 from crashes import Process, body, cut, new_store, read, sound
 from decurion_crds.canonical import canonical
 from decurion_crds.compiled import CompiledGraph
-from decurion_ledger import Record, SealKey, Values, erase, key_of
+from decurion_ledger import Record, Seal, SealKey, Values, erase, key_of, verify
 from decurion_ledger.copying import copy_run
 from decurion_ledger.errors import KeyErased, KeyMissing, WrongSealKey
+from decurion_ledger.keys import key_key
+from decurion_ledger.retention import collect
 from decurion_ledger.segment import parse
-from decurion_ledger.stores import Store
+from decurion_ledger.stores import MemoryStore, Store
+from decurion_worker.acceptance import Acceptance
+from decurion_worker.context import schema_hash
 from decurion_worker.earlier import Earlier
+from decurion_worker.engine import Task
 from decurion_worker.opening import OpenRequest
+from decurion_worker.records import build
 from decurion_worker.session import RunSession
 from manifests import compiled
 
@@ -295,3 +301,47 @@ async def test_the_same_input_has_other_names_and_numbers_in_another_run(graph: 
             seeds.append(session.seed)
         seeds.append((await read(store, "r"))[0].core["input"])  # type: ignore[index]
     assert len(set(seeds)) == 4
+
+
+async def test_a_changed_or_missing_object_is_found_without_the_key() -> None:
+    store, _, _ = await whole(compiled(WIDE), {"patient": SECRET})
+    for info in [info async for info in store.list("blobs/")][::2]:
+        data = await store.get(info.key)
+        await store.put(info.key, data[:-1] + bytes([data[-1] ^ 1]))
+        assert await verify(store, "run-1"), info.key
+        await store.delete(info.key)
+        assert [p.code for p in await verify(store, "run-1")] == ["BLOB-MISSING"], info.key
+        await store.put(info.key, data)
+    assert await verify(store, "run-1") == []
+
+
+async def test_a_runner_cannot_bring_something_sensitive_into_the_log_in_clear(graph: CompiledGraph) -> None:
+    node = graph.root.by_name["greet"]
+    values = Values(new_store(), "run-1", seal=Seal.generate())
+    task = Task(key="/greet", kind="node", scope="", node="greet", env={}, template="", parents=(), skip=False, done={})
+    for sealing, wanted in ((True, None), (False, "something sensitive is in it in clear")):
+        built = await build(
+            values.sealing(sealing),
+            "run-1",
+            type="commit",
+            path="/greet",
+            node=node.digest,
+            parents=[],
+            input={"who": SECRET},
+            value={"text": SECRET},
+            schema=schema_hash(node.output),
+        )
+        why = Acceptance(graph).fault(built.record, task=task, last=True, committed=(), beside=())
+        assert why == wanted
+
+
+async def test_a_run_that_is_collected_takes_its_key_with_it(graph: CompiledGraph) -> None:
+    clock = [1000.0]
+    store = MemoryStore(now=lambda: clock[0])
+    async with process(store) as one:
+        await one.run(graph, INPUT)
+    for days in (40, 42):
+        assert [info.key async for info in store.list("keys/")] == [key_key("run-1")]
+        clock[0] = days * 86400.0
+        await collect(store, older_than=0, now=lambda: clock[0])
+    assert [info.key async for info in store.list("keys/")] == []

@@ -21,6 +21,7 @@ class Acceptance:
     def __init__(self, graph: CompiledGraph) -> None:
         self._graph = graph
         self._validators = _validators(graph)
+        self._sealed = _sealed(graph)
 
     def fault(
         self,
@@ -50,7 +51,7 @@ class Acceptance:
             return why
         if task.kind == "join" and record.core.get("arms") != task.env["arms"]:
             return "it names other arms than have ended"
-        return self._value_fault(record)
+        return self._clear_fault(record) or self._value_fault(record)
 
     def opening_fault(self, task: Task, record: Record, value: Json) -> str | None:
         """Why a map or graph, or a call of an agent, cannot be opened with this value, or None."""
@@ -167,6 +168,17 @@ class Acceptance:
     def _templates(self) -> Mapping[str, Scope]:
         return self._graph.templates
 
+    def _clear_fault(self, record: Record) -> str | None:
+        """Why a record would bring something sensitive into the log in clear, or None."""
+        core = record.core or {}
+        inputs, whole = self._sealed.get(core["node"], (False, False))
+        whole = whole or (inputs and record.type == "scope_opened" and record.path.endswith("!open"))
+        held = record.envelope.get("values") or {}
+        names = [core["input"]] if inputs else []
+        names += [core["delta"], *(name for _, name in core["writes"])] if whole else []
+        clear = any(name is not None and "sealed" not in held.get(name, {"sealed": ""}) for name in names)
+        return "something sensitive is in it in clear" if clear else None
+
     def _value_fault(self, record: Record) -> str | None:
         core = record.core or {}
         delta = core["delta"]
@@ -232,6 +244,16 @@ def _ends(task: Task) -> tuple[str, ...]:
             return (task.key.removesuffix("!writes"),)
         case _:
             return (task.key,)
+
+
+def _sealed(graph: CompiledGraph) -> dict[str, tuple[bool, bool]]:
+    """Digest of a node or scope → whether its input, and whether what it gives, is encrypted in records."""
+    found: dict[str, tuple[bool, bool]] = {}
+    for scope in (graph.root, *graph.templates.values()):
+        if scope.sealed_input or scope.sealed_output:
+            found[scope.digest] = (scope.sealed_input, scope.sealed_output)
+        found |= {node.digest: (True, node.sealed == "all") for node in scope.nodes if node.sealed is not None}
+    return found
 
 
 def _validators(graph: CompiledGraph) -> dict[str, Validator]:

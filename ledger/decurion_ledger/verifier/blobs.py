@@ -152,6 +152,8 @@ class Blobs:
         return leaves if whole else None
 
     def _encrypted(self, key: str, data: bytes | None, length: int | None, by: str) -> None:
+        if key.rpartition("/")[2] in self.seen:
+            return
         self.seen.add(key.rpartition("/")[2])
         if data is None:
             self.tell("BLOB-MISSING", key, by)
