@@ -11,7 +11,7 @@ from decurion_ledger.reader import SlotReader, list_runs, read_log
 from decurion_ledger.record import Record, RecordType, core_hash, decode, encode, make_core, record_hash
 from decurion_ledger.sealing import Seal, SealKey
 from decurion_ledger.signing import Certificate, Signer, SigningKey, public_keys, public_pem
-from decurion_ledger.stores import Credentials, Store, open_store
+from decurion_ledger.stores import Credentials, S3Options, Store, open_store
 from decurion_ledger.values import Values, pack, unpack
 from decurion_ledger.verifier import Anchors, Problem, Proved, Report, check_proof, examine, verify
 from decurion_ledger.writer import LogWriter, Observer, Opened, Settings
@@ -32,6 +32,7 @@ __all__ = [
     "Record",
     "RecordType",
     "Report",
+    "S3Options",
     "Seal",
     "SealKey",
     "Settings",

@@ -149,6 +149,9 @@ class Connector:
             access_key=secret.get(access_key, ""),
             secret_key=secret.get(secret_key, ""),
             session_token=secret.get("AWS_SESSION_TOKEN", ""),
+            addressing=str(ledger.get("addressing") or ""),
+            checksum=str(ledger.get("checksum") or ""),
+            ca=str(ledger.get("caBundle") or ""),
         )
 
         def changed() -> None:

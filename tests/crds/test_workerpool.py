@@ -22,6 +22,10 @@ BROKEN = {
         {"mode": "External", "url": "http://a", "ledger": {"uri": "s3://b", "region": "eu"}},
         "are for Local pools",
     ),
+    "an External pool with certificates": (
+        {"mode": "External", "url": "http://a", "ledger": {"uri": "s3://b", "checksum": "md5"}},
+        "caBundle of the ledger are for Local",
+    ),
 }
 
 
@@ -30,7 +34,15 @@ def pool(spec: Any, name: str = "p") -> dict[str, Any]:
 
 
 def test_a_local_pool_with_a_store_and_its_keys_round_trips() -> None:
-    where = {"uri": "s3://b/p", "endpointURL": "http://s3", "region": "eu", "credentials": {"secretRef": {"name": "k"}}}
+    where = {
+        "uri": "s3://b/p",
+        "endpointURL": "https://s3",
+        "region": "eu",
+        "addressing": "virtual",
+        "checksum": "none",
+        "caBundle": "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n",
+        "credentials": {"secretRef": {"name": "k"}},
+    }
     spec = {"mode": "Local", "ledger": where, "runners": {"min": 1, "max": 2}, "maxRunning": 3}
     parsed, findings = parse_resource(pool(spec))
     assert findings == []

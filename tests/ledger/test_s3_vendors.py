@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import secrets
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from buckets import own_bucket
+from cluster.certificates import Authority
 from cluster.s3 import Identity, S3Server
-from decurion_ledger import open_store
-from decurion_ledger.errors import StoreMisconfigured, Unavailable
+from decurion_ledger import Credentials, S3Options, open_store
+from decurion_ledger.errors import StoreMisconfigured, TlsFailed, Unavailable
 from decurion_ledger.patience import REPEATED_WHEN_OPEN, Patience, SystemClock, patiently
 from decurion_ledger.stores import Put
+from decurion_worker.local_pool import LocalPoolConfig
+from decurion_worker.serve_local import store_options
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -44,8 +49,10 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def answering() -> Iterator[ThreadingHTTPServer]:
+def answering(tls: ssl.SSLContext | None = None) -> Iterator[ThreadingHTTPServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.seen = []  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -86,6 +93,45 @@ async def test_a_bucket_is_named_in_the_host_where_a_store_wants_it(monkeypatch:
     with pytest.raises(Unavailable, match=r"http://bucket\.nowhere\.invalid:9/a/b"):
         await store.put("a/b", b"body")
     await store.aclose()
+
+
+async def test_what_is_given_for_a_store_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DECURION_S3_ADDRESSING", "virtual")
+    monkeypatch.setenv("DECURION_S3_CHECKSUM", "sha256")
+    keys, options = Credentials("a", "b"), S3Options(addressing="path", checksum="md5")
+    with answering() as server:
+        where = f"http://127.0.0.1:{server.server_port}"
+        store = open_store("s3://bucket/led", endpoint_url=where, region="r", credentials=keys, options=options)
+        await store.put("a/b", b"body")
+        await store.aclose()
+    path, headers = server.seen[0]  # type: ignore[attr-defined]
+    assert path == "/bucket/led/a/b"
+    assert {name.lower() for name in headers} & CHECKSUMS == {"content-md5"}
+
+
+async def test_a_store_with_a_certificate_of_ones_own_authority_is_trusted_where_that_is_given(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.issue_server("store")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "store.crt", tmp_path / "store.key")
+    with answering(tls) as server:
+        where = f"https://127.0.0.1:{server.server_port}"
+        config = LocalPoolConfig(str(tmp_path / "ingress"), "s3://bucket", "t", ca=authority.certificate)
+        for options in (S3Options(), store_options(config)):
+            store = open_store(
+                "s3://bucket", endpoint_url=where, region="r", credentials=Credentials("a", "b"), options=options
+            )
+            if options.ca_file:
+                await store.put("a/b", b"body")
+            else:
+                with pytest.raises(TlsFailed):
+                    await store.put("a/b", b"body")
+            await store.aclose()
+    assert len(server.seen) == 1  # type: ignore[attr-defined]
+    with pytest.raises(StoreMisconfigured, match="caBundle holds no certificates"):
+        store_options(
+            LocalPoolConfig(str(tmp_path / "ingress"), "s3://bucket", "t", ca="-----BEGIN CERTIFICATE-----\nx")
+        )
 
 
 @pytest.mark.parametrize("variable", ["DECURION_S3_CHECKSUM", "DECURION_S3_ADDRESSING"])

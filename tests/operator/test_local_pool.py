@@ -218,6 +218,8 @@ async def test_a_ledger_in_a_store_is_reached_with_the_keys_of_a_labelled_secret
         "uri": s3_server.uri(cluster.namespace),
         "endpointURL": s3_server.endpoint_url,
         "region": "us-east-1",
+        "addressing": "path",
+        "checksum": "md5",
         "credentials": {"secretRef": {"name": "store"}},
     }
     async with local():

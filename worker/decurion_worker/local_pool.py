@@ -19,8 +19,8 @@ MODULE = "decurion_worker.serve_local"
 class LocalPoolConfig:
     """One pool. `socket` is the path of the Unix socket that its ingress listens on, `token` what callers present.
 
-    `endpoint_url`, `region` and the keys concern an s3:// ledger; an empty text stands for none. `patience` is in
-    seconds.
+    `endpoint_url`, `region`, the keys, `addressing`, `checksum` and `ca`, certificates as PEM, concern an s3:// ledger;
+    an empty text stands for none. `patience` is in seconds.
     """
 
     socket: str
@@ -31,6 +31,9 @@ class LocalPoolConfig:
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
     session_token: str = field(default="", repr=False)
+    addressing: str = ""
+    checksum: str = ""
+    ca: str = ""
     min_runners: int = 1
     max_runners: int = 1
     branches: int = 1024

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import ssl
 import sys
 import threading
 import time
@@ -17,14 +18,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import orjson
 from starlette.applications import Starlette
 
 from decurion_crds.errors import DecurionError
-from decurion_ledger import Credentials, Store, open_store
+from decurion_ledger import Credentials, S3Options, Store, open_store
 from decurion_ledger import Settings as LogSettings
 from decurion_ledger.admission import Admission
+from decurion_ledger.errors import StoreMisconfigured
 from decurion_ledger.patience import Patience
 from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.drivers import DriverCalls
@@ -93,6 +96,7 @@ async def serve_child(config: LocalPoolConfig, stop: asyncio.Event, *, ready: Ca
         endpoint_url=config.endpoint_url or None,
         region=config.region or None,
         credentials=credentials,
+        options=await asyncio.to_thread(store_options, config),
     )
     await Admission(opener(config.ledger)).check()
     log_settings = LogSettings(patience=Patience(total=config.patience), interval=0.02)
@@ -107,6 +111,21 @@ async def serve_child(config: LocalPoolConfig, stop: asyncio.Event, *, ready: Ca
         runner=RunnerSettings(branches=config.branches, patience=log_settings.patience),
     ) as served:
         await serve_on(served.app, listening, ready=ready, stop=stop, release=served.release)
+
+
+def store_options(config: LocalPoolConfig) -> S3Options:
+    """How the store of an s3:// ledger wants to be asked. Certificates are put into a file beside the socket, for the
+    library takes them from files alone. Raises `StoreMisconfigured` where they are none.
+    """
+    if not config.ca:
+        return S3Options(config.addressing, config.checksum)
+    try:
+        ssl.create_default_context(cadata=config.ca)
+    except (ssl.SSLError, ValueError) as e:
+        raise StoreMisconfigured(f"spec.ledger.caBundle holds no certificates as PEM ({e})") from e
+    file = Path(config.socket).with_name("ca.pem")
+    file.write_text(config.ca)
+    return S3Options(config.addressing, config.checksum, str(file))
 
 
 def main() -> int:

@@ -47,6 +47,24 @@ class PoolLedger(Model):
     region: str | None = Field(
         None, max_length=64, pattern=r"^[-a-zA-Z0-9]+$", description="Region of a Local pool's s3:// ledger."
     )
+    addressing: Literal["path", "virtual", "auto"] | None = Field(
+        None,
+        description="How the bucket of a Local pool's ledger is named: path, in the path, as most stores want that are "
+        "not AWS; virtual, in the host name; auto, as the client library thinks fit. Absent: path with an endpointURL, "
+        "else auto.",
+    )
+    checksum: Literal["sha256", "md5", "none"] | None = Field(
+        None,
+        description="With which checksum the bodies of a Local pool's s3:// ledger are sent: sha256 (default), md5 or "
+        "none, for stores that do not know the others.",
+    )
+    ca_bundle: str | None = Field(
+        None,
+        max_length=65_536,
+        pattern=r"^\s*-----BEGIN CERTIFICATE-----\s",
+        description="Certificates, as PEM, of who may vouch for the store of a Local pool's ledger; absent, those "
+        "that the system trusts.",
+    )
 
 
 class PoolRunners(Model):
@@ -114,9 +132,11 @@ class WorkerPoolSpec(Model):
         ),
         Rule(
             cel="self.mode != 'External' || !has(self.ledger) || (!has(self.ledger.credentials) && "
-            "!has(self.ledger.endpointURL) && !has(self.ledger.region))",
-            message="credentials, endpointURL and region of the ledger are for Local pools: give the workers of an "
-            "External pool AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL_S3 and AWS_REGION by their environment",
+            "!has(self.ledger.endpointURL) && !has(self.ledger.region) && !has(self.ledger.addressing) && "
+            "!has(self.ledger.checksum) && !has(self.ledger.caBundle))",
+            message="credentials, endpointURL, region, addressing, checksum and caBundle of the ledger are for Local "
+            "pools: give the workers of an External pool AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL_S3 and AWS_REGION by "
+            "their environment",
             check=lambda pool: pool.mode != "External" or _only_informs(pool.ledger),
         ),
         Rule(
@@ -140,7 +160,7 @@ def _outlives(ledger: PoolLedger | None) -> bool:
 
 
 def _only_informs(ledger: PoolLedger | None) -> bool:
-    return ledger is None or (ledger.credentials is None and ledger.endpoint_url is None and ledger.region is None)
+    return ledger is None or ledger.model_fields_set <= {"uri"}
 
 
 class WorkerPoolStatus(Model):

@@ -6,7 +6,7 @@ from decurion_ledger.stores.counted import Counted
 from decurion_ledger.stores.local import LocalStore
 from decurion_ledger.stores.memory import MemoryStore
 from decurion_ledger.stores.port import ChecksumSent, ObjectInfo, OthersKeys, Put, Range, Store, check_key
-from decurion_ledger.stores.uri import Credentials, open_store
+from decurion_ledger.stores.uri import Credentials, S3Options, open_store
 
 __all__ = [
     "ChecksumSent",
@@ -18,6 +18,7 @@ __all__ = [
     "OthersKeys",
     "Put",
     "Range",
+    "S3Options",
     "Store",
     "check_key",
     "open_store",

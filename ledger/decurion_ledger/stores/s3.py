@@ -43,6 +43,7 @@ from decurion_ledger.errors import (
     Unavailable,
 )
 from decurion_ledger.stores.port import ObjectInfo, Put, Range, check_key
+from decurion_ledger.stores.uri import S3Options
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -95,8 +96,7 @@ class S3Store:
 
     What is not given comes from the environment, as for every AWS client: credentials, region, and the
     endpoint from `AWS_ENDPOINT_URL_S3`. With an endpoint, buckets are addressed by path. Two variables of our own are
-    for stores that want it otherwise: `DECURION_S3_ADDRESSING` (path, virtual, auto) and `DECURION_S3_CHECKSUM`
-    (sha256, md5, none), with which bodies are sent.
+    for stores that want it otherwise: `DECURION_S3_ADDRESSING` and `DECURION_S3_CHECKSUM`, see `S3Options`.
     """
 
     def __init__(
@@ -107,12 +107,14 @@ class S3Store:
         endpoint_url: str | None = None,
         region: str | None = None,
         credentials: Credentials | None = None,
+        options: S3Options | None = None,
     ) -> None:
+        wanted = options or S3Options()
         self.uri = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._checks = _choice("DECURION_S3_CHECKSUM", ("sha256", "md5", "none"))
-        self._client = _client(endpoint_url, region, credentials)
+        self._checks = _choice("DECURION_S3_CHECKSUM", ("sha256", "md5", "none"), wanted.checksum)
+        self._client = _client(endpoint_url, region, credentials, wanted)
         self._pool = ThreadPoolExecutor(THREADS, "decurion-s3-store")
         self._any_key = False
 
@@ -246,17 +248,19 @@ class _RangeBeyondEnd(StoreError):
     """416: the range starts behind the object's end. Never leaves this module."""
 
 
-def _choice(variable: str, choices: Sequence[str]) -> str:
-    """What an environment variable says; the first of `choices` where it is not set. Raises `StoreMisconfigured`."""
-    value = os.environ.get(variable) or choices[0]
+def _choice(variable: str, choices: Sequence[str], given: str = "") -> str:
+    """What was `given`, else what an environment variable says, else the first of `choices`. Raises
+    `StoreMisconfigured`.
+    """
+    value = given or os.environ.get(variable) or choices[0]
     if value not in choices:
         raise StoreMisconfigured(f"{variable} is {value!r:.40}, and may be {', '.join(dict.fromkeys(choices))}")
     return value
 
 
-def _addressing(endpoint_url: str | None) -> Literal["path", "virtual", "auto"]:
+def _addressing(endpoint_url: str | None, given: str) -> Literal["path", "virtual", "auto"]:
     """How a bucket is named to the store: in the path where it is not Amazon's, for others know its name seldom."""
-    match _choice("DECURION_S3_ADDRESSING", ("path" if endpoint_url else "auto", "path", "virtual", "auto")):
+    match _choice("DECURION_S3_ADDRESSING", ("path" if endpoint_url else "auto", "path", "virtual", "auto"), given):
         case "path":
             return "path"
         case "virtual":
@@ -264,7 +268,9 @@ def _addressing(endpoint_url: str | None) -> Literal["path", "virtual", "auto"]:
     return "auto"
 
 
-def _client(endpoint_url: str | None, region: str | None, credentials: Credentials | None) -> S3Client:
+def _client(
+    endpoint_url: str | None, region: str | None, credentials: Credentials | None, options: S3Options
+) -> S3Client:
     endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     config = Config(
         retries={"total_max_attempts": 1, "mode": "standard"},
@@ -275,7 +281,7 @@ def _client(endpoint_url: str | None, region: str | None, credentials: Credentia
         # other stores do not know the checksums that newer clients add by default
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        s3={"addressing_style": _addressing(endpoint_url)},
+        s3={"addressing_style": _addressing(endpoint_url, options.addressing)},
     )
     keys: dict[str, Any] = {}
     if credentials is not None:
@@ -291,6 +297,8 @@ def _client(endpoint_url: str | None, region: str | None, credentials: Credentia
             endpoint_url=endpoint_url,
             region_name=session.region_name or "us-east-1",
             config=config,
+            # None leaves it to the environment
+            verify=options.ca_file or None,
             **keys,
         )
     except (BotoCoreError, ValueError) as e:

@@ -21,12 +21,26 @@ class Credentials:
     session_token: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """What some S3-compatible stores want otherwise; an empty text leaves it to the environment.
+
+    `addressing`: how a bucket is named, `path`, `virtual` or `auto`. `checksum`: with which bodies are sent, `sha256`,
+    `md5` or `none`. `ca_file`: certificates, as PEM, of who may vouch for the store's.
+    """
+
+    addressing: str = ""
+    checksum: str = ""
+    ca_file: str = ""
+
+
 def open_store(
     uri: str,
     *,
     endpoint_url: str | None = None,
     region: str | None = None,
     credentials: Credentials | None = None,
+    options: S3Options | None = None,
 ) -> Store:
     """The store at `uri`; nothing is read or written yet.
 
@@ -49,7 +63,7 @@ def open_store(
     if parts.scheme == "memory":
         return MemoryStore(parts.netloc + parts.path)
     if parts.scheme == "s3":
-        return _open_s3(uri, parts.netloc, parts.path, endpoint_url, region, credentials)
+        return _open_s3(uri, parts.netloc, parts.path, endpoint_url, region, credentials, options)
     raise BadStoreUri(uri, f"{parts.scheme}:// is unknown, use a folder, memory://name or s3://bucket/prefix")
 
 
@@ -60,6 +74,7 @@ def _open_s3(
     endpoint_url: str | None,
     region: str | None,
     credentials: Credentials | None,
+    options: S3Options | None,
 ) -> Store:
     prefix = path.strip("/")
     if not bucket:
@@ -72,4 +87,5 @@ def _open_s3(
         if e.name not in ("boto3", "botocore"):
             raise
         raise MissingExtra(uri, "an S3 store needs boto3, install decurion[s3]") from e
-    return S3Store(bucket, prefix, endpoint_url=endpoint_url, region=region, credentials=credentials)
+    given = {"endpoint_url": endpoint_url, "region": region}
+    return S3Store(bucket, prefix, **given, credentials=credentials, options=options)
