@@ -115,3 +115,12 @@ def test_a_copy_has_the_key_where_it_is_wanted_and_what_is_erased_is_gone(folder
     assert "was erased" in fork.stderr
     still = decurion(folder, "ledger", "show", "one", "/write", "--ledger", "ledger", "--reveal")
     assert NAME in still.stdout
+
+
+def test_a_sensitive_input_in_a_resource_is_warned_of(folder: Path) -> None:
+    run = "---\napiVersion: decurion.dev/v1alpha1\nkind: TaskGraphRun\nmetadata: {name: r}\n"
+    (folder / "in.yaml").write_text(GRAPH + run + f"spec: {{graph: letter, input: {{who: {NAME}}}}}\n")
+    said = decurion(folder, "validate", "in.yaml")
+    assert said.returncode == 0
+    assert "warning: in.yaml:21:36 input.who [SENSITIVE] who is sensitive" in said.stderr
+    assert NAME not in said.stderr
