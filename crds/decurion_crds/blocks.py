@@ -71,11 +71,21 @@ class Code(Compiled):
     fresh: bool = False
 
 
+class ExampleMessage(Compiled):
+    """A message of an example: what a user said, or what was answered."""
+
+    role: Literal["user", "assistant"]
+    content: Text
+
+
 class LlmCall(Compiled):
-    """One call of a model. `choices` maps text fields of the output to the lists of what one call may answer there."""
+    """One call of a model. `choices` maps text fields of the output to the lists of what one call may answer there;
+    `messages` stand between `system` and `prompt`.
+    """
 
     ref: str
     system: Text | None = None
+    messages: tuple[ExampleMessage, ...] = Field(default=(), exclude_if=lambda value: not value)
     prompt: Text
     parameters: dict[str, Any] = Field(default_factory=dict)
     choices: dict[str, Expr] = Field(default_factory=dict)
@@ -150,6 +160,7 @@ class AgentCall(Compiled):
     tools: tuple[AgentTool, ...] = ()
     steps: int = 50
     limits: Limits | None = Field(None, exclude_if=lambda value: value is None)
+    parameters: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda value: not value)
 
 
 class Tolerate(Compiled):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.tools import TEXT, Tool, find_tool, typed_by
@@ -76,6 +76,7 @@ class AgentDraft:
     steps: int = STEPS
     apart: bool = False
     given: tuple[Given, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def servers(self) -> frozenset[str]:
         """The servers of its tools, as they are named."""
@@ -113,6 +114,7 @@ class AgentDraft:
             tools=tuple(_compiled(name, tool, scope) for name, tool in self.tools.items()),
             steps=min(self.steps, (limits or Limits()).steps or self.steps),
             limits=None if rest == Limits() else rest,
+            parameters=dict(self.parameters),
         )
 
 
@@ -174,7 +176,7 @@ def resolve_agent(
     tools = server_tools(given, servers, report, env=env)
     limits = block.limits or spec.limits
     steps = limits.steps if limits is not None and limits.steps is not None else STEPS
-    return AgentDraft(spec, tools, refs, steps, apart, given)
+    return AgentDraft(spec, tools, refs, steps, apart, given, block.parameters)
 
 
 def server_tools(

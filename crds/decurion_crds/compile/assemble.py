@@ -20,6 +20,7 @@ from decurion_crds.compiled import (
     AgentCall,
     Channel,
     CompiledGraph,
+    ExampleMessage,
     Expr,
     GraphBlock,
     Limits,
@@ -292,6 +293,10 @@ def _llm(draft: NodeDraft, env: Env) -> LlmCall | None:
     return LlmCall(
         ref=env.get(block.ref, block.ref),
         system=draft.system.text if draft.system is not None else None,
+        messages=tuple(
+            ExampleMessage(role=message.role, content=text.text)
+            for message, text in zip(block.messages, draft.examples, strict=True)
+        ),
         prompt=draft.prompt.text,
         parameters=block.parameters,
         choices=_exprs(draft.choices),

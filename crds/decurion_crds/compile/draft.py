@@ -137,6 +137,7 @@ class NodeDraft:
     system: TextDraft | None = None
     prompt: TextDraft | None = None
     message: TextDraft | None = None
+    examples: list[TextDraft] = field(default_factory=list)
     form: Schema | None = None
     choices: dict[str, Site] = field(default_factory=dict)
     items: Site | None = None
@@ -183,14 +184,18 @@ class NodeDraft:
         yield from self.writes.values()
         yield from self.context.ledger.values() if self.context is not None else ()
 
+    def texts(self) -> Iterator[TextDraft]:
+        """The texts of the block."""
+        yield from (text for text in (self.system, *self.examples, self.prompt, self.message) if text is not None)
+
     def work_sites(self) -> Iterator[Site]:
         """All expressions of the block that read from `with`."""
         yield from self.transform.values()
         yield from self.choices.values()
         if self.tool is not None:
             yield from self.tool.arguments.sites()
-        for text in (self.system, self.prompt, self.message):
-            yield from text.sites if text is not None else ()
+        for text in self.texts():
+            yield from text.sites
 
 
 @dataclass(eq=False, slots=True)

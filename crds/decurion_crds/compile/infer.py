@@ -339,8 +339,8 @@ class _Inference:
 
     def _texts(self, scope: ScopeDraft, node: NodeDraft) -> Typing[None]:
         names = yield from self._work_names(scope, node)
-        for text in (node.system, node.prompt, node.message):
-            for site in text.sites if text is not None else ():
+        for text in node.texts():
+            for site in text.sites:
                 self._rounds.spawn(self._sites.shows(site, names))
         dues = choice_dues(node.output or ANY, node.choices, node.spot.below("llm", "choices"), self._report)
         for name, due in dues.items():

@@ -250,6 +250,9 @@ class _Resolver:
             draft.prompt = self._text(node.llm.prompt, spot.below("prompt"), draft)
             if node.llm.system is not None:
                 draft.system = self._text(node.llm.system, spot.below("system"), draft)
+            for i, message in enumerate(node.llm.messages):
+                text = self._text(message.content, spot.below("messages").at(i).below("content"), draft)
+                draft.examples += [text] if text is not None else []
             draft.choices = self._expressions(node.llm.choices, spot.below("choices"), "work", draft.names)
         elif node.agent is not None:
             self._agent(draft, node.agent, spot)

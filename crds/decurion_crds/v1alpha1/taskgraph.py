@@ -196,6 +196,18 @@ class SwitchBlock(Model):
     )
 
 
+class ExampleMessage(Model):
+    """One message of an example."""
+
+    role: Literal["user", "assistant"] = Field(description="Who says it.")
+    content: Text = Field(description="What is said, with {{ expression }} over the names of with.")
+
+
+def _take_turns(block: LlmBlock) -> bool:
+    roles = [message.role for message in block.messages]
+    return roles == ["user", "assistant"] * (len(roles) // 2)
+
+
 class LlmBlock(Model):
     """One call of a model; the answer is the node's output."""
 
@@ -203,7 +215,11 @@ class LlmBlock(Model):
     system: Text | None = Field(None, description="Instructions, with {{ expression }} over the names of with.")
     prompt: Text = Field(description="The prompt, with {{ expression }} over the names of with.")
     parameters: FreeObject = Field(
-        default_factory=dict, description="Parameters of this call, laid over those of the LLM."
+        default_factory=dict, description="Parameters of this call, laid over those of the LLM: the node's win."
+    )
+    messages: Annotated[list[ExampleMessage], atomic(max_length=64)] = Field(
+        default_factory=list,
+        description="Examples that stand between system and prompt: what a user says and what the answer is, in turns.",
     )
     choices: Expressions = Field(
         default_factory=dict,
@@ -211,10 +227,14 @@ class LlmBlock(Model):
         "that this call may answer there. The model gets them as the enum of the field.",
     )
 
-    later: ClassVar[Mapping[str, str]] = {
-        "messages": "use system and prompt",
-        "batch": "remove it; calls are made one by one",
-    }
+    rules = (
+        Rule(
+            cel="!has(self.messages) || size(self.messages) % 2 == 0",
+            message="examples are a user and an assistant in turns, the assistant last; add or reorder messages",
+            check=_take_turns,
+        ),
+    )
+    later: ClassVar[Mapping[str, str]] = {"batch": "remove it; calls are made one by one"}
 
 
 class ToolBlock(Model):
@@ -247,6 +267,9 @@ class AgentBlock(Model):
     )
     prompt: Text = Field(description="What the agent is to do, with {{ expression }} over the names of with.")
     limits: AgentLimits | None = Field(None, description="How much the agent may do, in place of what the Agent says.")
+    parameters: FreeObject = Field(
+        default_factory=dict, description="Parameters of every call, laid over those of the LLM: the node's win."
+    )
 
     rules = (
         one_of("ref", "model"),
@@ -256,7 +279,6 @@ class AgentBlock(Model):
             check=lambda block: block.model is not None or (block.instructions is None and not block.tools),
         ),
     )
-    later: ClassVar[Mapping[str, str]] = {"parameters": "write them into the LLM"}
 
 
 RetriedError = Literal[

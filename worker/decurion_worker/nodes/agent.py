@@ -196,7 +196,7 @@ class _Agent:
         request = ChatRequest(
             messages=tuple(work.messages),
             schema=None,
-            parameters=dict(self._spec.get("parameters") or {}),
+            parameters={**(self._spec.get("parameters") or {}), **self._agent.parameters},
             deadline_seconds=self._execution.node.timeout_seconds,
             idempotency_key=context.idempotency_key(path),
             tools=tools,

@@ -104,10 +104,9 @@ async def _schema(execution: Execution, call: LlmCall, snapshot: Mapping[str, Js
 
 async def _messages(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> tuple[Message, ...]:
     context = execution.context
-    asked = messages(execution, await context.render(call.prompt, snapshot))
-    if call.system is None:
-        return asked
-    return (Message("system", await context.render(call.system, snapshot)), *asked)
+    given = [Message("system", await context.render(call.system, snapshot))] if call.system is not None else []
+    given += [Message(one.role, await context.render(one.content, snapshot)) for one in call.messages]
+    return (*given, *messages(execution, await context.render(call.prompt, snapshot)))
 
 
 async def _ask(execution: Execution, call: LlmCall, request: ChatRequest) -> ChatResponse:
