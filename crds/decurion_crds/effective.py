@@ -20,7 +20,6 @@ def effective(graph: TaskGraph, compiled: CompiledGraph) -> dict[str, Any]:
         scope = compiled.templates.get(template.name)
         if scope is not None:
             spec["templates"][i] = _body(spec["templates"][i], template, scope)
-    _parameters(spec, compiled)
     found: dict[str, Any] = {name: shown[name] for name in ("apiVersion", "kind")}
     metadata = {name: shown["metadata"][name] for name in ("name", "namespace") if name in shown["metadata"]}
     return found | {"metadata": metadata, "spec": _without_empty(spec)}
@@ -50,16 +49,6 @@ def _fill(shown: dict[str, Any], node: Node) -> None:
         shown["context"] = {**drawers, "history": {"last": node.context.history}}
     if node.map is not None:
         shown["map"].setdefault("tolerate", node.map.tolerate.model_dump(exclude_none=True))
-
-
-def _parameters(spec: dict[str, Any], compiled: CompiledGraph) -> None:
-    """Those of each call: the LLM's, and what the node lays over them."""
-    for scope in (spec, *spec.get("templates", ())):
-        for node in scope["nodes"]:
-            block = node.get("llm") or node.get("agent")
-            name = block.get("ref" if "llm" in node else "model") if block is not None else None
-            if block is not None and name in compiled.llms:
-                block["parameters"] = {**compiled.llms[name].get("parameters", {}), **block.get("parameters", {})}
 
 
 def _tries(node: Node) -> dict[str, int]:
