@@ -19,6 +19,7 @@ from decurion_crds.expressions import Evaluator, ExpressionFailed
 from decurion_crds.expressions.groups import read_path
 from decurion_crds.expressions.plain import plain
 from decurion_crds.expressions.prelude import RUN
+from decurion_crds.expressions.wide import PRELUDE as WIDE
 
 
 class PlainPython(Evaluator):
@@ -30,6 +31,7 @@ class PlainPython(Evaluator):
         self._jitter = jitter
         self._names: dict[str, Any] = {"__builtins__": builtins}
         exec(RUN, self._names)
+        exec(WIDE, self._names)
         self._expressions: dict[str, CodeType] = {}
         self._functions: dict[str, Any] = {}
 

@@ -177,6 +177,41 @@ async def test_no_more_items_than_the_map_allows_go_on_however_many_are_decided_
         assert [task.key for task in session.engine.take(100)] == ["/each[00000]/pay"]
 
 
+SEVERAL = """
+  input: {rows: {type: array, items: {type: integer}}}
+  nodes:
+    - name: each
+      map: {items: input.rows, as: row, template: one, concurrency: 1}
+  output: {paid: "[found.paid for found in nodes.each.output.items]"}
+  templates:
+    - name: one
+      input: {row: {type: integer}}
+      nodes:
+        - name: review
+          with: {row: input.row}
+          approval: {message: "Pay {{ row }}?"}
+        - name: pay
+          after: [review]
+          with: {row: input.row}
+          transform: {paid: row}
+        - name: book
+          after: [review]
+          with: {row: input.row}
+          transform: {paid: row}
+      output: {paid: nodes.pay.output.paid + nodes.book.output.paid}
+"""
+
+
+async def test_all_of_an_item_that_waited_for_room_goes_on_once_there_is_some() -> None:
+    store = new_store()
+    async with Process(store) as process:
+        session = await opened(process, compiled(SEVERAL), [1, 2, 3])
+        await asyncio.gather(*(session.answer(yes(one)) for one in await asked(session, 3)))
+        await until(session.ended.is_set, what="the end of the run")
+        assert session.projection()["output"] == {"paid": [2, 4, 6]}
+    await sound(store)
+
+
 async def test_a_new_driver_parks_what_the_last_one_had_parked() -> None:
     store = new_store()
     async with Process(store) as process:

@@ -171,6 +171,53 @@ async def test_a_run_that_stopped_after_any_record_ends_with_the_same_files(sour
         await sound(cut_off)
 
 
+WRITTEN = f"""
+  nodes:
+    - name: graph
+      graph: {{template: outer}}
+    - name: look
+      after: [graph]
+      tool: {{server: workspace, name: glob, arguments: {{pattern: "**"}}}}
+  output: {{paths: nodes.look.output.paths}}
+  templates:
+    - name: outer
+      state: [{{name: sizes, schema: {{type: array, items: {{type: integer}}}}, merge: append}}]
+      nodes:
+        - name: once
+          graph: {{template: inner}}
+          writes: {{sizes: "[output.size]"}}
+        - name: often
+          after: [once]
+          loop: {{template: other, maxIterations: 2, onExhausted: succeed}}
+          writes: {{sizes: "[output.size]"}}
+      output: {{sizes: state.sizes}}
+    - name: inner
+      nodes:
+        - name: put
+          workspace: {{write: [a]}}
+          {put("a", "one")}
+      output: {{size: nodes.put.output.bytes}}
+    - name: other
+      nodes:
+        - name: put
+          workspace: {{write: [b]}}
+          {put("b", "two")}
+      output: {{size: nodes.put.output.bytes}}
+"""
+
+
+async def test_what_graphs_and_loops_left_that_write_channels_is_there_after_any_cut() -> None:
+    graph, store = compiled(WRITTEN), new_store()
+    whole = await done(graph, {}, store)
+    assert whole.engine.output == {"paths": ["a", "b"]}
+    count = len([r for r in await read(store) if r.type not in ("genesis", "fence", "close")])
+    for records in range(count + 1):
+        cut_off = await cut(await read(store), records, blobs=store)
+        await _copy_packs(store, cut_off)
+        session = await done_again(cut_off)
+        assert session.facts.state_hash == whole.facts.state_hash, f"cut after {records} records"
+
+
 async def test_files_that_are_not_whole_are_found_by_the_verifier(source: str) -> None:
     store = new_store()
     await done(WHOLE, {**GIVEN, "source": source}, store)

@@ -209,7 +209,10 @@ class LeafScope:
                 continue
             if not mark and node.template is not None and one.failure is not None and node.on_failure == "otherwise":
                 return False  # its `writes` failed: what stands for it is still due
-            ended = _Ended(f"{where}{mark}", one.core_hash, one.failure, one.output, dict(one.writes), one.files)
+            files = one.files
+            if not mark and node.template is not None and (end := self._done.get(f"{node.name}{_end_mark(node)}")):
+                files = end.files  # this record holds the `writes` only
+            ended = _Ended(f"{where}{mark}", one.core_hash, one.failure, one.output, dict(one.writes), files)
             self._absorb(node, ended, skipped=one.status == "skipped", instead=one.instead, final=bool(mark))
             return True
         mark = _end_mark(node)

@@ -150,11 +150,16 @@ class Consequences:
             self._release(opened)
 
     def _release(self, opened: Opened) -> None:
-        """Offer what was decided and waits for room in its map, as far as there is room now."""
-        for _ in range(min(opened.room, len(opened.held))):
-            kind, path, name = opened.held.popleft()
-            if (scope := self._state.scopes.get(path)) is not None:
+        """Offer what was decided and waits for room in its map, as far as there is room now: of each branch all."""
+        room = opened.room
+        while room > 0 and opened.held:
+            tasks = opened.held.pop(next(iter(opened.held)))
+            waiting = [
+                (kind, scope, name) for kind, path, name in tasks if (scope := self._state.scopes.get(path)) is not None
+            ]
+            for kind, scope, name in waiting:
                 self._state.offers.push(scope, kind, name)
+            room -= bool(waiting)
 
     def make_room(self, scope: ScopeState) -> None:
         """What was to go on in a scope does not: others of the maps around may."""

@@ -42,7 +42,7 @@ from decurion_worker.engine.approvals import Approvals, Asked
 from decurion_worker.engine.consequences import Consequences
 from decurion_worker.engine.environment import channel_values
 from decurion_worker.engine.opened import Opened
-from decurion_worker.engine.parking import rests, wake
+from decurion_worker.engine.parking import branch_of, rests, wake
 from decurion_worker.engine.races import apart, stands
 from decurion_worker.engine.results import Results, arms_root
 from decurion_worker.engine.scopes import NodeStatus, RunTime, ScopeState
@@ -293,7 +293,7 @@ class Engine:
         if kind == "node" and self._then.budgets.refuses(scope, scope.scope.by_name[name]):
             return None
         if (full := wake(scope)) is not None:
-            full.held.append((kind, scope_path, name))
+            full.held.setdefault(branch_of(scope, full), []).append((kind, scope_path, name))
             return None
         scope.running += 1
         task = scope_task(scope, kind, name, facts=self.state.facts)

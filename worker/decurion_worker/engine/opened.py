@@ -6,7 +6,6 @@ Pure data with the bookkeeping that belongs to it. What may happen next is the e
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -77,8 +76,8 @@ class Opened:
     """What is committed of branches that run whole on a runner, by paths from there."""
     scopes: dict[int, ScopeState] = field(default_factory=dict)
     returned: list[int] = field(default_factory=list)
-    held: deque[tuple[ItemKind, str, str]] = field(default_factory=deque)
-    """Tasks of branches that were parked and have no room yet: kind, scope and node."""
+    held: dict[int, list[tuple[ItemKind, str, str]]] = field(default_factory=dict)
+    """Tasks of branches that were parked and have no room yet, by branch, the first first: kind, scope and node."""
     cursor: int = 0
     running: int = 0
     parked: int = 0

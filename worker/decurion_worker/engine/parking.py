@@ -59,6 +59,14 @@ def wake(scope: ScopeState) -> Opened | None:
     return None
 
 
+def branch_of(scope: ScopeState, map: Opened) -> int:
+    """The branch of `map` that a scope is, or is inside of."""
+    while scope.owner is not map:
+        assert scope.owner is not None
+        scope = scope.owner.home
+    return scope.index
+
+
 def unpark(scope: ScopeState) -> None:
     """Count a scope among what executes, with all that it is in, whether there is room or not: as one of which a record
     says that it went on.
