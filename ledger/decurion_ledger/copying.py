@@ -8,6 +8,7 @@ same bytes is not sent again, so that a copy goes on where it was cut off.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
@@ -116,6 +117,9 @@ class _Copy:
         raw = await self._found(self._source, blob_key(sha))
         if raw is None:
             raise LogCorrupt(blob_key(sha), "the blob is missing in the store that is copied from")
+        if hashlib.sha256(raw).hexdigest() != sha:
+            # Runs share blobs: other bytes under its name would be taken for theirs.
+            raise LogCorrupt(blob_key(sha), "the blob does not have its hash in the store that is copied from")
         present = await self._has(blob_key(sha), len(raw))
         # Also one that is there is stored again in its way: it must not be deleted for its age.
         await self._ask(partial(keep_blob, self._target, sha, raw, clock=self._clock, now=time.time))

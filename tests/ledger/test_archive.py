@@ -55,7 +55,8 @@ async def test_what_cannot_be_packed_leaves_no_file(tmp_path: Path) -> None:
     await with_blobs(damaged, values=())
     key = next(key for key in await content(damaged, "blobs/"))
     await damaged.put(key, b'"other"')
-    assert [one.code for one in (await pack_run(damaged, RUN, file)).problems] == ["BLOB"]
+    with pytest.raises(LogCorrupt, match="does not have its hash"):
+        await pack_run(damaged, RUN, file)
     assert listed(tmp_path) == []
 
 
@@ -104,3 +105,24 @@ async def test_a_damaged_archive_and_another_run_are_told(tmp_path: Path) -> Non
     file.write_bytes(b"no tar at all" * 100)
     with pytest.raises(ArchiveUnreadable, match=r"run\.tar is no archive of a run"):
         await unpack_run(file, RUN, MemoryStore())
+
+
+async def test_an_archive_with_other_bytes_under_a_blob_s_name_changes_nothing_that_other_runs_need(
+    tmp_path: Path,
+) -> None:
+    source, target, file = MemoryStore(), MemoryStore(), tmp_path / "run.tar"
+    await with_blobs(source)
+    await pack_run(source, RUN, file)
+    key, raw = next(iter((await content(source, "blobs/")).items()))
+    with tarfile.open(file) as tar:
+        members = [(info, tar.extractfile(info).read()) for info in tar]  # type: ignore[union-attr]
+    with tarfile.open(file, "w:", format=tarfile.USTAR_FORMAT) as tar:
+        for info, data in members:
+            tar.addfile(info, io.BytesIO(bytes([data[0] ^ 1]) + data[1:] if info.name == key else data))
+    with pytest.raises(LogCorrupt, match="blob"):
+        await unpack_run(file, RUN, target)
+    assert key not in await content(target)
+    await target.put(key, raw)
+    with pytest.raises(LogCorrupt, match="blob"):
+        await unpack_run(file, RUN, target)
+    assert await target.get(key) == raw
