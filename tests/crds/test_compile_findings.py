@@ -63,6 +63,17 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         "3:31 nodes.a.limits.steps",
         "limits.steps is 4, above the 3 of graph g around it, which end it before; lower it, or raise the other",
     ),
+    "sensitive answer": (
+        """
+        nodes:
+          - {name: a, sensitive: true, approval: {message: Shall we}}
+        output: {x: nodes.a.output.approved}
+        """,
+        "SENSITIVE",
+        "2:26 nodes.a.sensitive",
+        "what people answer stands in an Approval, in clear for all who may read it; remove it, and ask for nothing "
+        "sensitive",
+    ),
     "cycle": (
         """
         nodes:

@@ -61,7 +61,7 @@ def test_record_types_keep_their_persisted_names() -> None:
     assert {t.value for t in RecordType} == {
         "genesis", "fence", "commit", "skip", "attempt_failed", "scope_opened", "join", "lease_lost", "cancel", "close",
             "timer_set", "timer_fired", "effect_intended", "effect_settled", "turn",
-            "approval_requested", "approval_given", "suspended", "resumed", "race_won", "conflict",
+            "approval_requested", "approval_given", "suspended", "resumed", "race_won", "conflict", "budget",
     }  # fmt: skip
 
 
