@@ -8,20 +8,16 @@ anew changes the key; what was signed with the old one is verified with the old 
 
 from __future__ import annotations
 
-import base64
-import binascii
-import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from decurion_ledger import Certificate, SigningKey, public_keys, public_pem
 from decurion_ledger.errors import BadKeyFile
 from decurion_operator.errors import Conflict, NotFound, StartError
 from decurion_operator.gateway import Gateway
+from decurion_operator.own_secrets import own_secret
 from decurion_operator.queue import Key
-
-logger = logging.getLogger(__name__)
 
 SECRET: Final = "decurion-root-key"
 PUBLISHED: Final = "decurion-root-keys"
@@ -55,40 +51,17 @@ async def root_key(gateway: Gateway, namespace: str) -> SigningKey:
 
     Raises `StartError` for a Secret or ConfigMap that holds something else, and `ClusterError`s.
     """
-    key = Key("Secret", namespace, SECRET)
-    try:
-        found = await gateway.get(key)
-    except NotFound:
-        try:
-            found = await gateway.create("Secret", namespace, _secret(SigningKey.generate()))
-            logger.info("made the root key %s/%s", namespace, SECRET)
-        except Conflict:
-            found = await gateway.get(key)
-    root = _read(found, namespace)
-    await _publish(gateway, namespace, root.public)
-    return root
-
-
-def _secret(root: SigningKey) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": SECRET},
-        "immutable": True,
-        "type": "Opaque",
-        "data": {PRIVATE_ENTRY: base64.b64encode(root.to_pem()).decode()},
-    }
-
-
-def _read(found: dict[str, Any], namespace: str) -> SigningKey:
     where = f"Secret {namespace}/{SECRET}, entry {PRIVATE_ENTRY}"
+    content = await own_secret(gateway, namespace, SECRET, PRIVATE_ENTRY, make=lambda: SigningKey.generate().to_pem())
     try:
-        return SigningKey.from_pem(base64.b64decode((found.get("data") or {})[PRIVATE_ENTRY], validate=True), where)
-    except (KeyError, binascii.Error, BadKeyFile):
+        root = SigningKey.from_pem(content or b"", where)
+    except BadKeyFile:
         raise StartError(
             f"{where}: it holds no Ed25519 private key as PEM: restore it, or delete the Secret and start the operator "
             "again, which makes a new one."
         ) from None
+    await _publish(gateway, namespace, root.public)
+    return root
 
 
 async def _publish(gateway: Gateway, namespace: str, public: str) -> None:

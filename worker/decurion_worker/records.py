@@ -20,7 +20,7 @@ from decurion_worker.engine.finals import FINAL_MARK
 from decurion_worker.engine.opened import Opened, timed_out
 from decurion_worker.engine.races import losers, why_lost
 from decurion_worker.engine.rounds import Round
-from decurion_worker.engine.scopes import ABANDONED
+from decurion_worker.engine.scopes import ABANDONED, ScopeState
 from decurion_worker.engine.tasks import counts
 from decurion_worker.failure import Failure
 from decurion_worker.files import version_of
@@ -388,17 +388,24 @@ def race_won(run: str, race: RaceWon, *, envelope: Mapping[str, Json]) -> Record
 
 async def race_lost(values: Values, run: str, race: RaceLost, *, envelope: Mapping[str, Json]) -> Record:
     """The failure of a node for which too few others ended well."""
-    scope, node = race.scope, race.scope.scope.by_name[race.name]
+    return await node_failed(values, run, race.scope, race.name, why_lost(race.scope, race.name), envelope=envelope)
+
+
+async def node_failed(
+    values: Values, run: str, scope: ScopeState, name: str, failure: Failure, *, envelope: Mapping[str, Json]
+) -> Record:
+    """The failure of a node that the driver itself decides."""
+    node = scope.scope.by_name[name]
     built = await build(
         values,
         run,
         type="commit",
-        path=f"{scope.path}/{node.name}",
+        path=f"{scope.path}/{name}",
         node=node.digest,
         parents=scope.start(),
         input=None,
         value=None,
-        failure=why_lost(scope, node.name),
+        failure=failure,
         schema=schema_hash(node.output),
         envelope=envelope,
     )

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from decurion_crds.canonical import Json
 from decurion_ledger import Record, RecordType, Values
-from decurion_worker.context import schema_hash
 from decurion_worker.engine.actions import Overspent, Spent
-from decurion_worker.records import build
+from decurion_worker.records import node_failed
 
 
 def limit_used_up(run: str, spent: Spent, *, envelope: Mapping[str, Json]) -> Record:
@@ -25,18 +24,4 @@ def limit_used_up(run: str, spent: Spent, *, envelope: Mapping[str, Json]) -> Re
 
 async def agent_overspent(values: Values, run: str, spent: Overspent, *, envelope: Mapping[str, Json]) -> Record:
     """The failure of an agent whose tools used up a limit of it. How far it came depends on time."""
-    scope, node = spent.scope, spent.scope.scope.by_name[spent.name]
-    built = await build(
-        values,
-        run,
-        type="commit",
-        path=f"{scope.path}/{node.name}",
-        node=node.digest,
-        parents=scope.start(),
-        input=None,
-        value=None,
-        failure=spent.failure,
-        schema=schema_hash(node.output),
-        envelope=envelope,
-    )
-    return built.record
+    return await node_failed(values, run, spent.scope, spent.name, spent.failure, envelope=envelope)
