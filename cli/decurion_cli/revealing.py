@@ -55,7 +55,8 @@ def seal_key(ledger: str, given: Path | None) -> Callable[[bool], SealKey]:
         except FileNotFoundError:
             if not make:
                 raise WrongSealKey(
-                    f"{file}: there is no seal key, and the run has sensitive values; name its file with --seal-key"
+                    f"{file}: there is no seal key, without which sensitive values cannot be read; name its file with "
+                    "--seal-key, or correct the address of the ledger"
                 ) from None
         except OSError as error:
             raise InputError(f"{file}: the seal key cannot be read ({error.strerror}); name another file") from error
