@@ -13,7 +13,7 @@ from decurion_operator.definitions import Parser, secret_problem
 from decurion_operator.gateway import Gateway
 from decurion_operator.leader import Leader
 from decurion_operator.metrics import Meter
-from decurion_operator.plan.pool import Place, Waiting, plan_admission, plan_pool
+from decurion_operator.plan.pool import Place, Waiting, plan_admission, plan_pool, shown_anew
 from decurion_operator.plan.run import PoolFacts
 from decurion_operator.pools import PoolLink
 from decurion_operator.queue import Key
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Pool:
     """One WorkerPool. `problem` says what is wrong with its spec or its Secret, or is empty. `shown` is what its runs
-    were last told of the pool's availability. `rested` are those that wait for people, or went on since and have no
-    place yet."""
+    were last told of the pool's availability, and `listed_at` the loop time of the drivers' list that they were last
+    compared with. `rested` are those that wait for people, or went on since and have no place yet."""
 
     connection: Connection = field(default_factory=Connection)
     problem: str = ""
@@ -36,6 +36,7 @@ class _Pool:
     admitted: frozenset[str] = frozenset()
     rested: frozenset[str] = frozenset()
     shown: tuple[bool | None, str] | None = None
+    listed_at: float = float("-inf")
     telling: asyncio.Task[None] | None = None
 
     @property
@@ -159,8 +160,9 @@ class WorkerPools:
         known.places = places
         known.admitted = frozenset(holding) | {uid for uid, place in places.items() if place.admitted}
         known.rested = (rested & {r.uid for r in runs}) - known.admitted
+        moved = shown_anew(before, places)
         for run in queued:
-            if before.get(run.uid) != places[run.uid]:
+            if run.uid in moved:
                 self._add(run.key)
 
     def _nudge(self, known: _Pool, runs: list[Resource]) -> None:
@@ -170,8 +172,11 @@ class WorkerPools:
         flipped, known.shown = known.shown != shown, shown
         if flipped:
             self._tell(known)
+        # A list that the runs were compared with says nothing new: of what changed since, the drivers tell.
+        listed = view.listed if view is not None and view.asked_at > known.listed_at else None
+        known.listed_at = view.asked_at if view is not None else float("-inf")
         for run in runs:
-            lost = view is not None and run.phase == "Running" and run.uid not in view.listed
+            lost = listed is not None and run.phase == "Running" and run.uid not in listed
             if flipped or lost:
                 self._add(run.key)
 

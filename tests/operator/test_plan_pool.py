@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decurion_operator.plan.pool import Place, Waiting, plan_admission
+from decurion_operator.plan.pool import Place, Waiting, plan_admission, shown_anew
 
 uids = st.integers(0, 30).map(str)
 rows = st.lists(
@@ -30,9 +30,20 @@ def test_without_a_limit_everybody_starts() -> None:
 
 
 def test_a_position_far_from_the_front_is_rounded_so_that_it_seldom_changes() -> None:
-    texts = {Place(n, 5000, 2).message for n in range(1000, 2000)}
+    texts = {Place(n, 2).message for n in range(1000, 2000)}
     assert len(texts) <= 2
-    assert "Position 7 in" in Place(7, 9, 2).message
+    assert "Position 7 in" in Place(7, 2).message
+
+
+def test_that_one_of_thousands_ended_is_a_look_at_those_whose_text_changes() -> None:
+    runs = [waiting(f"{n:04}", created=float(n)) for n in range(1000)]
+    looks, holding = 0, frozenset[str]()
+    before: dict[str, Place] = {}
+    for ended in range(1000):
+        places = plan_admission(runs[ended:], holding=holding, limit=1)
+        looks += len(shown_anew(before, places))
+        before, holding = places, frozenset({runs[ended + 1].uid}) if ended + 1 < 1000 else frozenset()
+    assert looks <= 1000 * (1 + 10 + 9 * 3)
 
 
 @given(rows, st.sets(uids), st.none() | st.integers(1, 10))

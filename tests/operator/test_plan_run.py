@@ -90,7 +90,7 @@ def test_queued_is_shown_in_the_write_that_records_the_digest() -> None:
 def test_a_pinned_run_is_opened_whatever_the_graph_says_now() -> None:
     broken = Closure(Verdict(False, "CompileFailed", "…"))
     for closure in (None, broken, Closure(READY, "cd" * 32, stored=False)):
-        plan = plan_run(facts(queued(), closure=closure, place=Place(0, 0, 1)))
+        plan = plan_run(facts(queued(), closure=closure, place=Place(0, 1)))
         assert plan.actions == (Action.OPEN,)
 
 
@@ -125,7 +125,7 @@ def test_a_run_just_applied_with_its_graph_does_not_complain_yet() -> None:
 
 
 def test_a_waiting_run_shows_its_position_and_is_not_opened() -> None:
-    plan = plan_run(facts(queued(), place=Place(3, 7, 2)))
+    plan = plan_run(facts(queued(), place=Place(3, 2)))
     assert plan.status is not None
     assert plan.actions == ()
     assert "Position 3" in plan.status["message"]
@@ -136,12 +136,12 @@ def test_a_waiting_run_shows_its_position_and_is_not_opened() -> None:
 
 def test_a_refused_input_fails_the_run_and_an_unreachable_store_does_not() -> None:
     refused = {Action.OPEN: Trouble("BadInput", "input.n is missing", final=True)}
-    failed = plan_run(facts(queued(), place=Place(0, 0, 1), trouble=refused)).status
+    failed = plan_run(facts(queued(), place=Place(0, 1), trouble=refused)).status
     assert failed is not None
     assert (failed["phase"], failed["reason"]) == ("Failed", "BadInput")
     assert is_true(failed, "Stalled")
     later = {Action.OPEN: Trouble("StoreUnavailable", "no store")}
-    waiting = plan_run(facts(queued(), place=Place(0, 0, 1), trouble=later))
+    waiting = plan_run(facts(queued(), place=Place(0, 1), trouble=later))
     assert waiting.status is not None
     assert (waiting.status["phase"], waiting.status["reason"]) == ("Queued", "StoreUnavailable")
     assert waiting.actions == (Action.OPEN,)
@@ -180,7 +180,7 @@ def test_secrets_and_cancel_are_delivered_to_the_driver_that_has_the_run() -> No
 
 
 def test_a_secret_that_cannot_be_used_keeps_a_queued_run_waiting() -> None:
-    plan = plan_run(facts(queued(), secrets="Secret s is not labelled.", place=Place(0, 0, 1)))
+    plan = plan_run(facts(queued(), secrets="Secret s is not labelled.", place=Place(0, 1)))
     assert plan.status is not None
     assert plan.status["reason"] == "SecretNotUsable"
     assert plan.actions == ()
@@ -191,7 +191,7 @@ def test_a_secret_that_cannot_be_used_keeps_a_queued_run_waiting() -> None:
 
 def test_a_run_cancelled_before_it_started_ends_at_once() -> None:
     for waiting in (run(spec={"cancel": "Cancel"}), queued(spec={"cancel": "Cancel"})):
-        plan = plan_run(facts(waiting, place=Place(2, 2, 1)))
+        plan = plan_run(facts(waiting, place=Place(2, 1)))
         assert plan.status is not None
         assert plan.status["phase"] == "Cancelled"
         assert plan.actions == ()
@@ -273,7 +273,7 @@ CLOSURES = [
     Closure(Verdict(False, "CompileFailed", "x")),
 ]
 POOLS = [UP, DOWN, PoolFacts(True), PoolFacts(False), PoolFacts(True, False, "", silent=1.0)]
-PLACES = [None, Place(0, 0, None), Place(0, 3, 1), Place(12, 40, 1)]
+PLACES = [None, Place(0, None), Place(0, 1), Place(12, 1)]
 PROJECTIONS = [None, PROJECTION, ENDED, {}, {"phase": ["odd"]}, {"phase": "Failed", "message": "x" * 9999}]
 TROUBLES = [Trouble("A", "a"), Trouble("BadInput", "b", final=True)]
 

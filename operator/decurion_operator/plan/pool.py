@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from decurion_crds.findings import Finding
@@ -90,10 +90,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run stands. `position` counts from 1 among the `waiting`; 0 means that it may start or has started."""
+    """Where a run stands. `position` counts from 1; 0 means that it may start or has started."""
 
     position: int
-    waiting: int
     limit: int | None
 
     @property
@@ -119,13 +118,20 @@ def plan_admission(waiting: Iterable[Waiting], *, holding: frozenset[str], limit
     places: dict[str, Place] = {}
     queue = [w for w in rows if w.uid not in holding]
     admitted = int(min(len(queue), max(0, free)))
-    behind = len(queue) - admitted
     for w in rows:
         if w.uid in holding:
-            places[w.uid] = Place(0, behind, limit)
+            places[w.uid] = Place(0, limit)
     for index, w in enumerate(queue):
-        places[w.uid] = Place(max(0, index + 1 - admitted), behind, limit)
+        places[w.uid] = Place(max(0, index + 1 - admitted), limit)
     return places
+
+
+def shown_anew(before: Mapping[str, Place], after: Mapping[str, Place]) -> set[str]:
+    """The uids of the runs that were admitted, or show another position, since. Nearly every place changes whenever a
+    run ends: to look at each of them would be n looks for each of n runs.
+    """
+    was = {uid: (place.admitted, place.message) for uid, place in before.items()}
+    return {uid for uid, place in after.items() if was.get(uid) != (place.admitted, place.message)}
 
 
 def _status(pool: Resource, conditions: list[Condition], *, now: float) -> JsonObject:
