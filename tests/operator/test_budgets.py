@@ -148,7 +148,7 @@ async def test_forty_runs_of_90_kb_at_once_cost_few_writes_few_looks_and_little_
         tally = operator.meter.tally
         # Queued, a position, Running, Succeeded, and an event for each phase.
         assert max(tally.writes[key] for key in keys) <= 8
-        # Created and read (3), a place shown 13 times at most, 4 phases; each may have to wait for its turn to write once.
+        # Created and read (3), 13 places shown at most, 4 phases; each may have to wait for its turn to write once.
         assert max(tally.reconciles[key] for key in keys) <= 2 * (3 + 13 + 4)
         assert pool.count("open") == count
         assert pool.count("bundle") == 1
