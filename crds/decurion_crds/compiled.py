@@ -288,6 +288,13 @@ class CompiledGraph(Compiled):
     limits: Limits = Field(default_factory=Limits, exclude_if=lambda value: value == Limits())
     workspace: RunWorkspace | None = Field(None, exclude_if=lambda value: value is None)
 
+    def models(self, first: str) -> tuple[str, ...]:
+        """The LLM `first`, and those that are asked in its place when it cannot answer, in order."""
+        found = [first]
+        while (other := self.llms[found[-1]].get("fallback")) in self.llms and other not in found:
+            found.append(other)
+        return tuple(found)
+
     @property
     def final(self) -> Scope | None:
         """The scope of `finally`."""

@@ -35,6 +35,7 @@ _NAMED: Mapping[tuple[str, str], str] = {
     ("loop", "ref"): "TaskGraph",
     ("spec", "graph"): "TaskGraph",
     ("spec", "pool"): "WorkerPool",
+    ("spec", "fallback"): "LLM",
     ("graph", "template"): "template",
     ("map", "template"): "template",
     ("loop", "template"): "template",

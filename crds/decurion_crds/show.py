@@ -112,7 +112,8 @@ def _scope_lines(graph: CompiledGraph, title: str, scope: Scope) -> Iterator[str
     width = max(len(node.name) for node in scope.nodes)
     for name in scope.order:
         node = scope.by_name[name]
-        yield f"  {_gauge(place(graph, node))}  {name.ljust(width)}  {node.kind.ljust(9)}  {_detail(node)}".rstrip()
+        gauge, detail = _gauge(place(graph, node)), _detail(graph, node)
+        yield f"  {gauge}  {name.ljust(width)}  {node.kind.ljust(9)}  {detail}".rstrip()
         for other in node.after:
             arrow, why = _reason(scope, node, other)
             yield f"  {' ' * len(SCALE)}  {' ' * width}    {arrow} {other}{f'   {why}' if why else ''}"
@@ -126,14 +127,19 @@ def _gauge(kind: str) -> str:
     return "·" * at + "●" + "·" * (len(SCALE) - at - 1)
 
 
-def _detail(node: Node) -> str:
+def _models(graph: CompiledGraph, first: str) -> str:
+    """`fast`, or `fast, else slow`."""
+    return ", else ".join(graph.models(first))
+
+
+def _detail(graph: CompiledGraph, node: Node) -> str:
     if node.tool is not None:
         return f"tool {node.tool.server}/{node.tool.name}"
     if node.agent is not None:
         graphs = "".join(f" → {scope_title(name)}" for name in node.graph_tools)
-        return f"model {node.agent.model}, {len(node.agent.tools)} tools{graphs}"
+        return f"model {_models(graph, node.agent.model)}, {len(node.agent.tools)} tools{graphs}"
     if node.llm is not None:
-        return f"model {node.llm.ref}"
+        return f"model {_models(graph, node.llm.ref)}"
     if node.graph is not None:
         return scope_title(node.graph.template)
     if node.loop is not None:

@@ -89,6 +89,12 @@ def agent_uses(spec: Mapping[str, Any]) -> Uses:
     )
 
 
+def fallback_of(spec: Mapping[str, Any]) -> str | None:
+    """The LLM that an LLM falls back on."""
+    name = spec.get("fallback")
+    return name if isinstance(name, str) else None
+
+
 def _bound(block: Mapping[str, Any]) -> dict[str, str]:
     bind = block.get("bind")
     given = bind.items() if isinstance(bind, Mapping) else ()

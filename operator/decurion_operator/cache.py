@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from decurion_crds.uses import agent_uses, swaps_of, uses
+from decurion_crds.uses import agent_uses, fallback_of, swaps_of, uses
 from decurion_crds.v1alpha1 import MAX_SPEC_BYTES, TERMINAL_PHASES
 from decurion_operator.conditions import seconds_of
 from decurion_operator.pruned import pruned_fields
@@ -162,7 +162,9 @@ def _links(resource: Resource) -> frozenset[Key]:
         agents = (Key("Agent", namespace, name) for name in named.agents)
         graphs = (Key("TaskGraph", namespace, ref) for ref, _ in named.graphs)
         return frozenset({*llms, *servers, *agents, *graphs})
-    return frozenset(Key("Secret", namespace, name) for name, _ in secret_refs(resource.spec))
+    secrets = frozenset(Key("Secret", namespace, name) for name, _ in secret_refs(resource.spec))
+    other = fallback_of(resource.spec) if kind == "LLM" else None
+    return secrets if other is None else secrets | {Key("LLM", namespace, other)}
 
 
 class Cache:
@@ -202,14 +204,21 @@ class Cache:
         due, seen = [key], set[Key]()
         while due:
             at = due.pop()
-            agents = [agent.key for agent in self.referrers(at, "Agent") if agent.key not in seen]
-            seen.update(agents)
-            due += agents
+            between = [one.key for kind in ("Agent", "LLM") for one in self.referrers(at, kind) if one.key not in seen]
+            seen.update(between)
+            due += between
             for graph in self.referrers(at, "TaskGraph"):
                 if graph.key not in found and graph.key != key:
                     found[graph.key] = graph
                     due.append(graph.key)
         return list(found.values())
+
+    def falling_back(self, key: Key) -> list[Key]:
+        """The LLM of this key, and those that come to ask it when they cannot answer."""
+        found = [key]
+        for at in found:
+            found += [one.key for one in self.referrers(at, "LLM") if one.key not in found]
+        return found
 
     def put(self, resource: Resource, *, certain: bool = False) -> bool:
         """Remember `resource`. False, and nothing changes, when what is known is as new or newer.

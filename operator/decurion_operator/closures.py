@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decurion_crds.compile import MAX_INSTANCES
-from decurion_crds.uses import OVERRIDES, Swaps, agent_uses, uses
+from decurion_crds.uses import OVERRIDES, Swaps, agent_uses, fallback_of, uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,10 @@ def reach(
     spec: Mapping[str, Any],
     look: Callable[[str], Mapping[str, Any] | None],
     agent: Callable[[str], Mapping[str, Any] | None] = lambda name: None,
+    llm: Callable[[str], Mapping[str, Any] | None] = lambda name: None,
 ) -> Reach:
-    """What the graph `name` needs; `look` gives the spec of another graph, `agent` that of an Agent, None where there
-    is none.
+    """What the graph `name` needs; `look` gives the spec of another graph, `agent` that of an Agent, `llm` that of the
+    LLM that stands for a name, None where there is none.
     """
     llms: set[str] = set()
     graphs: set[str] = set()
@@ -75,6 +76,12 @@ def reach(
             if inner not in seen and len(seen) <= MAX_INSTANCES:
                 seen.add(inner)
                 due.append(inner)
+    fallbacks = sorted(llms)
+    while fallbacks:
+        other = fallback_of(llm(fallbacks.pop()) or {})
+        if other is not None and other not in llms:
+            llms.add(other)
+            fallbacks.append(other)
     typing = {need for one in known.values() for need, kind in one.needs.items() if kind == "MCPServer"} - servers
     return Reach(frozenset(llms), frozenset(graphs), frozenset(servers), frozenset(agents), frozenset(typing))
 

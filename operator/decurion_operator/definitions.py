@@ -128,7 +128,7 @@ class Definitions:
 
         When the answer is not there yet, `asker` is made due once it is.
         """
-        closure = self.reach(graph)
+        closure = self.reach(graph, swaps)
         names = {
             "LLM": {ref: swaps.get(("LLM", ref), ref) for ref in sorted(closure.llms)},
             "TaskGraph": {ref: ref for ref in sorted(closure.graphs)},
@@ -154,8 +154,8 @@ class Definitions:
         question = Question(graph, found["LLM"], found["TaskGraph"], found["MCPServer"], found["Agent"], known)
         return Assessment(self._compiling.ask(question, asker), tuple(missing), unready)
 
-    def reach(self, graph: Resource) -> Reach:
-        """What the closure of a graph names, as the graphs that it refers to are now."""
+    def reach(self, graph: Resource, swaps: Swaps) -> Reach:
+        """What the closure of a graph names, as what it refers to is now, `swaps` naming others for some names."""
 
         def look(name: str) -> Mapping[str, Any] | None:
             other = self._cache.get(Key("TaskGraph", graph.key.namespace, name))
@@ -165,7 +165,11 @@ class Definitions:
             found = self._cache.get(Key("Agent", graph.key.namespace, name))
             return found.spec if found is not None else None
 
-        return reach(graph.key.name, graph.spec, look, agent)
+        def llm(name: str) -> Mapping[str, Any] | None:
+            found = self._cache.get(Key("LLM", graph.key.namespace, swaps.get(("LLM", name), name)))
+            return found.spec if found is not None else None
+
+        return reach(graph.key.name, graph.spec, look, agent, llm)
 
     def _around(self, key: Key, kind: str) -> tuple[str, ...]:
         near = (one.key.name for one in self._cache.all(kind) if one.key.namespace == key.namespace and one.key != key)

@@ -287,7 +287,8 @@ class Operator:
             self._add(graph.key)
             if key.kind in ("LLM", "MCPServer"):
                 self._add_bound(graph)
-        for run in self.cache.referrers(key, "TaskGraphRun") if key.kind in ("LLM", "MCPServer") else ():
+        swapped = self.cache.falling_back(key) if key.kind == "LLM" else [key] if key.kind == "MCPServer" else []
+        for run in (run for one in swapped for run in self.cache.referrers(one, "TaskGraphRun")):
             self._add_bound(run)
             if not run.finished:
                 self._add(run.key)

@@ -159,7 +159,7 @@ class Runs:
         if (refused := graph_verdict(graph, run.graph.name)) is not None or graph is None:
             return Closure(refused) if refused else None
         swaps = swaps_of(run.spec)
-        if swaps and (text := unused_swap(swaps, self._definitions.reach(graph), graph.key.name)):
+        if swaps and (text := unused_swap(swaps, self._definitions.reach(graph, swaps), graph.key.name)):
             return Closure(Verdict(False, Reason.GRAPH_NOT_READY, text))
         found = self._definitions.assess(graph, swaps, asker=run.key)
         verdict = found.verdict
@@ -185,7 +185,7 @@ class Runs:
             return answer.secrets
         graph = self._cache.get(run.graph)
         swaps = swaps_of(run.spec)
-        named = self._definitions.reach(graph) if graph else Reach()
+        named = self._definitions.reach(graph, swaps) if graph else Reach()
         used = [("LLM", ref) for ref in named.llms] + [("MCPServer", ref) for ref in named.servers]
         names = {(kind, swaps.get((kind, ref), ref)) for kind, ref in used}
         names |= {(kind, name) for (kind, _), name in swaps.items()}

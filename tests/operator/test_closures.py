@@ -55,6 +55,14 @@ def test_bindings_without_end_are_cut() -> None:
     assert len(reach("g", graphs["g"], graphs.get).llms) == 20
 
 
+def test_fallbacks_belong_to_a_closure_as_what_stands_for_a_name_has_them() -> None:
+    llms: dict[str, Any] = {"fast": {"fallback": "slow"}, "slow": {"fallback": "fast"}, "big": {"fallback": "gone"}}
+    spec = graph(llm="fast")
+    assert reach("g", spec, lambda name: None, llm=llms.get).llms == {"fast", "slow"}
+    swapped = reach("g", spec, lambda name: None, llm=lambda name: llms.get({"fast": "big"}.get(name, name)))
+    assert swapped.llms == {"fast", "gone"}
+
+
 def test_what_is_no_name_is_passed_over() -> None:
     spec = {"nodes": [{"graph": {"ref": 1}}, {"map": "x"}, 3, {"llm": {"ref": []}}], "templates": "t", "needs": 4}
     assert uses(spec) == uses({})
@@ -76,7 +84,11 @@ def test_whoever_has_a_part_in_its_closure_is_found_once() -> None:
     def users(kind: str, name: str) -> list[str]:
         return sorted(one.key.name for one in cache.users(Key(kind, "n", name)))
 
+    cache.put(resource("LLM", "fast", {"fallback": "spare"}))
+    cache.put(resource("LLM", "spare", {"fallback": "last"}))
     assert users("LLM", "fast") == ["leaf", "one", "top", "two"]
+    assert users("LLM", "last") == users("LLM", "spare") == users("LLM", "fast")
+    assert [key.name for key in cache.falling_back(Key("LLM", "n", "last"))] == ["last", "spare", "fast"]
     assert users("LLM", "claude") == ["top", "two"]
     assert users("TaskGraph", "leaf") == ["one", "top", "two"]
     assert users("TaskGraph", "top") == []

@@ -301,7 +301,8 @@ class Execution:
     node: Node
     journal: Journal
     usage: dict[str, int] = field(default_factory=dict)
-    model: str = ""
+    llm: str = ""
+    """The LLM that it asks: its own, or one that stands in for that."""
     turns: int = 0
     failed_attempts: list[dict[str, Json]] = field(default_factory=list)
     calls: Calls | None = None
@@ -315,6 +316,18 @@ class Execution:
     @property
     def scope(self) -> Scope:
         return self.context.scope(self.template)
+
+    @property
+    def fallback(self) -> str:
+        """The LLM that it asks in the place of its own; empty where it asks that."""
+        return self.llm if self.llm != (self.node.model or "") else ""
+
+    def asked(self) -> dict[str, Json]:
+        """What records say of the model that it asks: as its server knows it, and the LLM where that is not its own."""
+        if not self.llm:
+            return {}
+        model = self.context.graph.llms[self.llm].get("model") or self.llm
+        return {"model": model, "fallback": self.fallback} if self.fallback else {"model": model}
 
     def retries(self, error: WorkError) -> bool:
         """Whether the node's `retry` has anything for such an error."""
@@ -335,6 +348,6 @@ def executing(context: RunContext, path: str, node: Node, journal: Journal, *, t
 
 def note_failure(execution: Execution, error: WorkError, *, tool: str = "") -> None:
     """Keep a failed attempt for its own record in the ledger."""
-    at = {"tool": tool} if tool else {"model": execution.model}
+    at: dict[str, Json] = {"tool": tool} if tool else execution.asked()
     message = str(error) if execution.node.sealed is None else HIDDEN
     execution.failed_attempts.append({"class": error.klass, "code": error.code, "message": message, **at})

@@ -148,13 +148,20 @@ class Journal:
         found = (record.envelope["usage"] for record in self._earlier.get(path, ()) if record.type == RecordType.TURN)
         return dict(next(found, None) or {})
 
-    async def take_turn(self, path: str, answer: Json, *, request: str, usage: Mapping[str, int], model: str) -> None:
-        """Say what a model answered; `request` is the digest of what it was asked."""
+    def fallback(self, path: str) -> str:
+        """The LLM that answered in the turn at `path` in the place of the agent's own; empty where that did."""
+        found = (r.envelope.get("fallback") for r in self._earlier.get(path, ()) if r.type == RecordType.TURN)
+        return str(next(found, None) or "")
+
+    async def take_turn(
+        self, path: str, answer: Json, *, request: str, usage: Mapping[str, int], by: Mapping[str, Json]
+    ) -> None:
+        """Say what the model answered that `by` names; `request` is the digest of what it was asked."""
         told: dict[str, Json] = {
             "answer": self._values.name(answer),
             "request": request,
             "usage": dict(usage),
-            "model": model,
+            **by,
         }
         await self._write(RecordType.TURN, path, told, answer)
 

@@ -118,8 +118,7 @@ async def node_record(
     seen: dict[str, Json] = {**envelope}
     if execution.usage:
         seen["usage"] = dict(execution.usage)
-    if execution.model:
-        seen["model"] = execution.model
+    seen |= execution.asked()
     opened = result.status in ("opened", "asked")
     if result.status == "asked":
         seen["request"] = nonce()

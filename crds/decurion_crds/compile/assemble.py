@@ -9,6 +9,7 @@ from decurion_crds.compile.budgets import agent_limits, least, limits_of, node_l
 from decurion_crds.compile.budgets import seconds as seconds_of
 from decurion_crds.compile.digest import node_digest, scope_digest
 from decurion_crds.compile.draft import SCOPE_NAMES, ChannelDraft, GraphDraft, NodeDraft, ScopeDraft, Site, Use
+from decurion_crds.compile.fallbacks import chain
 from decurion_crds.compile.files import load_of
 from decurion_crds.compile.infer import Typed
 from decurion_crds.compile.order import Order
@@ -99,7 +100,7 @@ class _Assembly:
 
     def _specs_of(self, templates: Mapping[str, Scope], root: Scope) -> dict[str, dict[str, object]]:
         named = {node.model for scope in (root, *templates.values()) for node in scope.nodes if node.model is not None}
-        return {name: self._spec(name) for name in sorted(named)}
+        return {name: self._spec(name) for name in sorted({name for one in named for name in self._chain(one)})}
 
     def _servers_of(self, templates: Mapping[str, Scope], root: Scope) -> dict[str, dict[str, object]]:
         """The specs of servers without their tools: of these, what is called stands in its node."""
@@ -107,6 +108,9 @@ class _Assembly:
         named = sorted({server for node in nodes for server in node.servers})
         specs = {name: self._draft.resources["MCPServer"][name].spec.to_json() for name in named}
         return {name: {key: value for key, value in spec.items() if key != "tools"} for name, spec in specs.items()}
+
+    def _chain(self, name: str) -> tuple[str, ...]:
+        return chain(name, self._draft.resources["LLM"])
 
     def _spec(self, name: str) -> dict[str, object]:
         if name not in self._specs:
@@ -205,9 +209,9 @@ class _Assembly:
                 "sealed": self._taints.sealed(scope, draft),
             }
         )
-        spec = self._spec(node.model) if node.model is not None else None
+        models = [self._spec(name) for name in self._chain(node.model)] if node.model is not None else []
         tools = {name: self._done[name] for name in node.graph_tools}
-        return node.model_copy(update={"digest": node_digest(node, template=inner, tools=tools, llm=spec)})
+        return node.model_copy(update={"digest": node_digest(node, template=inner, tools=tools, llms=models)})
 
     def _tool(self, draft: NodeDraft, env: Env) -> ToolDraft | None:
         if draft.tool is None or draft.model.tool is None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft
+from decurion_crds.compile.fallbacks import chain
 from decurion_crds.compile.refs import OWN, Env, inside, instance_name
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compiled import Limits, Node
@@ -174,13 +175,15 @@ def _check_price(draft: GraphDraft, node: NodeDraft, env: Env, owner: str, repor
         return
     apart = node.agent is not None and node.agent.apart
     name = ref if apart else env.get(ref, ref)
-    found = draft.resources["LLM"].get(name)
-    if isinstance(found, LLM) and found.spec.price is None:
-        message = (
-            f"costs are limited by limits.costUSD of {owner}, and the LLM {name} has no price; add price to it, "
-            "or limit tokens instead"
-        )
-        report.add("BUDGET", spot, message)
+    for one in chain(name, draft.resources["LLM"]):
+        found = draft.resources["LLM"].get(one)
+        if isinstance(found, LLM) and found.spec.price is None:
+            what = f"LLM {one}" if one == name else f"LLM {one}, which is asked when {name} cannot answer,"
+            message = (
+                f"costs are limited by limits.costUSD of {owner}, and the {what} has no price; add price to it, or "
+                "limit tokens instead"
+            )
+            report.add("BUDGET", spot, message)
 
 
 def _amounts(limits: Limits | None) -> dict[str, float]:

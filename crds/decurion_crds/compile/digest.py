@@ -3,14 +3,14 @@
 A node's digest stands in every record of it, so equal digests mean that a result may be taken over, where the same tool
 servers gave it: who serves a tool is not part of the state of a run. It covers the node's own fields, the scope of its
 template and all below it, and of its model what can change an answer: protocol, model, parameters, the way structure is
-asked for, and scripted answers. Left out are what only changes where or how fast an answer is had (endpoint, token,
-limits, concurrency, the place of a tool server), the author's spelling (`src` beside the rewritten `py`), and what
-follows from the rest (order, reads).
+asked for, and scripted answers; the same of the models that may answer in its place. Left out are what only changes
+where or how fast an answer is had (endpoint, token, limits, concurrency, the place of a tool server), the author's
+spelling (`src` beside the rewritten `py`), and what follows from the rest (order, reads).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from decurion_crds.canonical import Json, canonical, digest
@@ -22,9 +22,15 @@ _OF_MODEL = ("protocol", "model", "parameters", "structuredOutput", "scripted")
 
 
 def node_digest(
-    node: Node, *, template: Scope | None, llm: Mapping[str, Any] | None, tools: Mapping[str, Scope] = _NO_TOOLS
+    node: Node,
+    *,
+    template: Scope | None,
+    llms: Sequence[Mapping[str, Any]] = (),
+    tools: Mapping[str, Scope] = _NO_TOOLS,
 ) -> str:
-    """The digest of a node, given the scope that it runs, those of its tools, and the spec of its model."""
+    """The digest of a node, given the scope that it runs, those of its tools, and the specs of the models that it may
+    ask, its own first.
+    """
     own = {key: value for key, value in _plain(node.to_json()).items() if key not in _OF_NODE}
     if node.map is not None:
         own["map"] = {key: value for key, value in own["map"].items() if key not in ("template", "concurrency")}
@@ -43,7 +49,8 @@ def node_digest(
                 tool["call"].pop("repeatable", None)
     if node.llm is not None:
         own["llm"] = {key: value for key, value in own["llm"].items() if key != "ref"}
-    model = {key: llm[key] for key in _OF_MODEL if key in llm} if llm is not None else None
+    asked = [{key: llm[key] for key in _OF_MODEL if key in llm} for llm in llms]
+    model = {**asked[0], "fallback": asked[1:]} if len(asked) > 1 else asked[0] if asked else None
     scope = template.digest if template is not None else None
     return digest("node/v0", canonical({"node": own, "template": scope, "model": model}))
 

@@ -14,6 +14,7 @@ from decurion_crds.compile.agent_tools import shown
 from decurion_crds.compile.agents import server_tools
 from decurion_crds.compile.builtin import BUILTIN
 from decurion_crds.compile.draft import GraphDraft, NodeDraft, ScopeDraft, Use
+from decurion_crds.compile.fallbacks import Fallbacks
 from decurion_crds.compile.refs import MAX_INSTANCES, OWN, ROOT, Env, inside, instance_name
 from decurion_crds.compile.report import Report, Spot
 from decurion_crds.compile.tools import find_tool, misfit
@@ -45,6 +46,7 @@ class _Check:
         self._draft = draft
         self._report = report
         self._used = _used(draft)
+        self._fallbacks = Fallbacks(draft, report)
 
     def all(self) -> None:
         draft = self._draft
@@ -97,6 +99,9 @@ class _Check:
                 self._kind(scope, kind, ref, spot)
             if apart or (ref not in env and ref not in self._draft.needs[scope.graph]):
                 self._exists(kind, ref, spot)
+            if kind == "LLM":
+                bound = not apart and ref in env
+                self._fallbacks.check(env[ref] if bound else ref, places.get(ref, spot) if bound else spot)
         if not apart:
             self._fits(scope, node, env, places)
 

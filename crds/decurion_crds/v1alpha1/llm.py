@@ -14,6 +14,7 @@ from decurion_crds.v1alpha1.base import (
     FreeObject,
     Model,
     Resource,
+    ResourceName,
     Rule,
     Text,
     atomic,
@@ -114,6 +115,11 @@ class LLMSpec(Model):
     )
     limits: LLMLimits | None = Field(None, description="What the model's server bears.")
     price: Price | None = Field(None, description="What the model costs: limits.costUSD needs it.")
+    fallback: ResourceName | None = Field(
+        None,
+        description="Name of another LLM of the namespace, which is asked when this one cannot answer: its server is "
+        "away, overloaded, too slow, or allows no more, and further tries did not help.",
+    )
     scripted: Scripted | None = Field(None, description="The answers, for the protocol scripted.")
 
     kubernetes: ClassVar[Mapping[str, Any]] = {"x-kubernetes-map-type": "atomic"}
@@ -133,7 +139,6 @@ class LLMSpec(Model):
     )
     later: ClassVar[Mapping[str, str]] = {
         "contextWindow": "remove it",
-        "fallback": "name the other model by the run's overrides",
         "route": "name one model",
     }
 

@@ -35,7 +35,7 @@ NO_KEYS = RunKeys()
 Mode = Literal["retry", "fork"]
 AT_ONCE = 1000
 """Results that are brought over in one go."""
-_CARRIED = ("values", "message", "said", "failed_at", "arms", "best", "model", "request", "workspace")
+_CARRIED = ("values", "message", "said", "failed_at", "arms", "best", "model", "fallback", "request", "workspace")
 """What of an envelope belongs to the result, and not to how it was come by."""
 
 

@@ -7,7 +7,6 @@ nothing, and calls no tool, a second time. The loop is a function of these answe
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,9 +42,9 @@ from decurion_worker.models import (
     ChatResponse,
     Message,
     ToolDefinition,
-    call_with_retries,
 )
 from decurion_worker.nodes import agent_prompts as prompts
+from decurion_worker.nodes.asking import ask
 from decurion_worker.nodes.graph_tool import run_graph_tool
 from decurion_worker.nodes.tool import call_tool, checked_arguments, tool_value
 from decurion_worker.spending import add, counted, error_of, usage_of, used_up
@@ -102,11 +101,10 @@ class _Agent:
         self._execution = execution
         self._agent = agent
         self._path = execution.path
-        self._spec = execution.context.graph.llms[agent.model]
         self._tools = {tool.name: tool for tool in agent.tools}
         finish = ToolDefinition(FINISH, prompts.FINISH, _object(execution.node.output))
         self._definitions = (*(_definition(execution, tool) for tool in agent.tools), finish)
-        execution.model = self._spec.get("model") or agent.model
+        execution.llm = agent.model
 
     async def run(self, prompt: str) -> Json:
         """The first plan; when its approach failed a new one, told why the others did, in what is left of the limits.
@@ -192,29 +190,23 @@ class _Agent:
         journal, context = self._execution.journal, self._execution.context
         before = await journal.turn(path)
         if before is not None:
+            self._execution.llm = journal.fallback(path) or self._agent.model
             return _from_json(before)
         request = ChatRequest(
             messages=tuple(work.messages),
             schema=None,
-            parameters={**(self._spec.get("parameters") or {}), **self._agent.parameters},
+            parameters=dict(self._agent.parameters),
             deadline_seconds=self._execution.node.timeout_seconds,
             idempotency_key=context.idempotency_key(path),
             tools=tools,
         )
-        response = await call_with_retries(
-            await context.model(self._agent.model),
-            request,
-            transient=self._execution.node.retry.transient,
-            rng=random.Random(request.idempotency_key),
-            on_attempt_failed=lambda error: note_failure(self._execution, error),
-            retried=self._execution.retries,
-        )
-        usage = usage_of(self._spec, response.usage)
+        response = await ask(self._execution, request)
+        usage = usage_of(context.graph.llms[self._execution.llm], response.usage)
         if made := self._made(work, usage, response.calls, tools):
             usage["toolCalls"] = made
         said = [_message_json(m) for m in work.messages]
         asked = context.values.name(said) if context.values.is_sealing else digest("request/v0", canonical(said))
-        await journal.take_turn(path, _to_json(response), request=asked, usage=usage, model=self._execution.model)
+        await journal.take_turn(path, _to_json(response), request=asked, usage=usage, by=self._execution.asked())
         return response
 
     def _made(

@@ -8,7 +8,6 @@ so a server that knows keys answers a repeated call from its memory.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -20,12 +19,11 @@ from decurion_worker.drawers import messages
 from decurion_worker.errors import OutputInvalid, TimedOut
 from decurion_worker.models import (
     ChatRequest,
-    ChatResponse,
     Message,
-    call_with_retries,
     parse_output,
     repair_messages,
 )
+from decurion_worker.nodes.asking import ask
 from decurion_worker.spending import counted, error_of, usage_of, used_up
 
 
@@ -50,7 +48,8 @@ async def _answer(execution: Execution, call: LlmCall, snapshot: Mapping[str, Js
     # Choices differ from call to call: a validator of them is of no use to the next one.
     validator = context.validator(node.output) if not call.choices else None
     for turn in range(node.retry.repair + 1):
-        response = await _ask(execution, call, request)
+        response = await ask(execution, request)
+        execution.charge(usage_of(context.graph.llms[execution.llm], response.usage))
         execution.turns = turn + 1
         try:
             return parse_output(response, request.schema, validator)
@@ -77,12 +76,11 @@ def _may_go_on(execution: Execution) -> None:
 
 async def _request(execution: Execution, call: LlmCall, snapshot: Mapping[str, Json]) -> ChatRequest:
     context, node = execution.context, execution.node
-    spec = context.graph.llms[call.ref]
-    execution.model = spec.get("model") or call.ref
+    execution.llm = call.ref
     return ChatRequest(
         messages=await _messages(execution, call, snapshot),
         schema=await _schema(execution, call, snapshot),
-        parameters={**(spec.get("parameters") or {}), **call.parameters},
+        parameters=dict(call.parameters),
         deadline_seconds=node.timeout_seconds,
         idempotency_key=context.idempotency_key(execution.path),
     )
@@ -107,17 +105,3 @@ async def _messages(execution: Execution, call: LlmCall, snapshot: Mapping[str, 
     given = [Message("system", await context.render(call.system, snapshot))] if call.system is not None else []
     given += [Message(one.role, await context.render(one.content, snapshot)) for one in call.messages]
     return (*given, *messages(execution, await context.render(call.prompt, snapshot)))
-
-
-async def _ask(execution: Execution, call: LlmCall, request: ChatRequest) -> ChatResponse:
-    model = await execution.context.model(call.ref)
-    response = await call_with_retries(
-        model,
-        request,
-        transient=execution.node.retry.transient,
-        rng=random.Random(request.idempotency_key),
-        on_attempt_failed=lambda error: note_failure(execution, error),
-        retried=execution.retries,
-    )
-    execution.charge(usage_of(execution.context.graph.llms[call.ref], response.usage))
-    return response
