@@ -95,7 +95,7 @@ def _read(file: Path, folder: Path) -> None:
     try:
         with tarfile.open(file, "r:") as tar:
             for member in tar:
-                if not member.isreg() or member.size > _MAX_MEMBER:
+                if not member.isreg() or member.issparse() or member.size > _MAX_MEMBER:
                     raise ArchiveUnreadable(str(file), f"{member.name!r:.80} is no object of a ledger")
                 target = folder / check_key(member.name)
                 data = tar.extractfile(member)

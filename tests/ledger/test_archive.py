@@ -126,3 +126,21 @@ async def test_an_archive_with_other_bytes_under_a_blob_s_name_changes_nothing_t
     with pytest.raises(LogCorrupt, match="blob"):
         await unpack_run(file, RUN, target)
     assert await target.get(key) == raw
+
+
+async def test_an_archive_with_a_file_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+    """A sparse member is a few bytes that unpack to as many as it says."""
+    file = tmp_path / "sparse.tar"
+    with tarfile.open(file, "w:", format=tarfile.GNU_FORMAT) as tar:
+        info = tarfile.TarInfo("blobs/aa/aa")
+        info.type = tarfile.GNUTYPE_SPARSE
+        tar.addfile(info)
+    raw = bytearray(file.read_bytes())
+    raw[483:495] = b"%011o\0" % (60 * 1024 * 1024)  # the real size of the member
+    raw[148:156] = b" " * 8
+    raw[148:156] = b"%06o\0 " % sum(raw[:512])
+    file.write_bytes(raw)
+    target = MemoryStore()
+    with pytest.raises(ArchiveUnreadable, match="no object of a ledger"):
+        await unpack_run(file, "r", target)
+    assert listed(tmp_path) == ["sparse.tar"]

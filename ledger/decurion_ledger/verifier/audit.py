@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-import zstandard
 
 from decurion_ledger.errors import BadPath, RunDeleted, RunNotFound
 from decurion_ledger.path import LedgerPath
@@ -18,7 +16,7 @@ from decurion_ledger.verifier.anchors import Anchors, Seen, check_anchors
 from decurion_ledger.verifier.blobs import Blobs, optional
 from decurion_ledger.verifier.derived import entries, index_fault, needs_fault, tail_fault
 from decurion_ledger.verifier.files import Files
-from decurion_ledger.verifier.form import FORMAT, OtherFormat, canonical, content, sealed, sha, tree
+from decurion_ledger.verifier.form import FORMAT, UNREADABLE, OtherFormat, canonical, content, sealed, sha, tree
 from decurion_ledger.verifier.hashes import stored_hash, value_hash
 from decurion_ledger.verifier.problem import Problem, Report
 from decurion_ledger.verifier.provenance import statement_fault
@@ -30,7 +28,35 @@ _BESIDE = ("final", "provenance", "packs/", "receipts/", *_DERIVED)
 """The objects of a run beside its log. Receipts are notes of runners, which have no keys: what a driver takes of one
 stands in the log.
 """
-_UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError, struct.error, zstandard.ZstdError)
+_TYPES = frozenset(
+    [
+        "genesis",
+        "fence",
+        "commit",
+        "skip",
+        "attempt_failed",
+        "turn",
+        "effect_intended",
+        "effect_settled",
+        "scope_opened",
+        "join",
+        "lease_lost",
+        "timer_set",
+        "timer_fired",
+        "approval_requested",
+        "approval_given",
+        "race_won",
+        "budget",
+        "conflict",
+        "suspended",
+        "resumed",
+        "cancel",
+        "close",
+    ]
+)
+_MOST_SEGMENT = 64 * 1024 * 1024
+_MOST_PACK = 512 * 1024 * 1024
+"""Bytes of an object above which it is not read: nothing of its kind is half as large."""
 
 
 async def verify(store: Store, run: str, *, roots: Sequence[str] = (), anchors: Anchors | None = None) -> list[Problem]:
@@ -47,7 +73,8 @@ async def verify(store: Store, run: str, *, roots: Sequence[str] = (), anchors: 
 async def examine(store: Store, run: str, *, roots: Sequence[str] = (), anchors: Anchors | None = None) -> Report:
     """As `verify`, with who signed what."""
     base = f"runs/{hashlib.sha256(run.encode()).hexdigest()[:2]}/{run}/"
-    keys = sorted([info.key async for info in store.list(base)])
+    sizes = {info.key: info.size async for info in store.list(base)}
+    keys = sorted(sizes)
     audit = _Audit(run, base, tuple(roots))
     if not keys:
         if anchors is not None and await audit.anchored(anchors):
@@ -58,14 +85,14 @@ async def examine(store: Store, run: str, *, roots: Sequence[str] = (), anchors:
     audit.names(keys)
     for slot in sorted(audit.slots):
         key = f"{base}log/{slot:012d}"
-        audit.segment(slot, key, await store.get(key))
+        audit.segment(slot, key, await store.get(key) if sizes[key] <= _MOST_SEGMENT else b"")
         await audit.blobs.check(store)
     final = await optional(store, f"{base}final")
     audit.end(final)
     audit.statement(await optional(store, f"{base}provenance"), final is not None)
     for key in keys:
         if key.startswith(f"{base}packs/"):
-            audit.pack(key, await optional(store, key))
+            audit.pack(key, await optional(store, key) if sizes[key] <= _MOST_PACK else b"")
     await audit.files.check(store, base)
     for key in keys:
         if key.removeprefix(base).startswith(_DERIVED):
@@ -96,6 +123,7 @@ class _Audit:
     entries: dict[int, list[bytes]] = field(default_factory=dict)
     owner: tuple[int, str, str, str] | None = None
     epoch: int = 0
+    leader_epoch: int = 0
     closed_at: int | None = None
     results: Results = field(default_factory=Results)
     signed: int = 0
@@ -119,9 +147,13 @@ class _Audit:
                 self.slots.add(int(name))
             else:
                 self._problem("FOREIGN-OBJECT", key, "no slot has such a name")
-        for slot in range(max(self.slots, default=0)):
-            if slot not in self.slots:
-                self._problem("SLOT-MISSING", f"{self.base}log/{slot:012d}", "the slot is missing but later ones exist")
+        expected = 0
+        for slot in sorted(self.slots):
+            if slot > expected:
+                many = f"{slot - expected} slots from here on are" if slot > expected + 1 else "the slot is"
+                key = f"{self.base}log/{expected:012d}"
+                self._problem("SLOT-MISSING", key, f"{many} missing but later ones exist")
+            expected = slot + 1
         if 0 not in self.slots and len(self.slots) == 0:
             self._problem("SLOT-MISSING", f"{self.base}log/{0:012d}", "the log is missing")
 
@@ -134,7 +166,7 @@ class _Audit:
         except OtherFormat as e:
             self._problem("SEGMENT-FORMAT", key, str(e))
             return
-        except _UNREADABLE as e:
+        except UNREADABLE as e:
             self._problem("SEGMENT-HASH", key, f"the segment was changed, or is none ({e})")
             return
         self.head = segment.hash
@@ -147,7 +179,7 @@ class _Audit:
                 self._problem("SIGNATURE", key, f"it is not signed by the key {header['key']} that it names")
         try:
             lines, tables, frames = content(data, segment.start)
-        except _UNREADABLE as e:
+        except UNREADABLE as e:
             self._problem("SEGMENT-FORMAT", key, f"the segment cannot be read ({e})")
             return
         leaves = [sha("record/v0", line) for line in lines]
@@ -272,6 +304,8 @@ class _Audit:
                 kind, path, envelope = fields["type"], fields["path"], record["envelope"]
                 LedgerPath.parse(path)
                 expected.append((hashlib.sha256(path.encode()).digest()[:16], len(line), leaf))
+                if kind not in _TYPES:
+                    raise ValueError(f"no record has the type {kind!r:.40}")
                 if canonical(record) != line:
                     self._problem("NOT-CANONICAL", key, "the record is not in canonical form", path)
                 if "core" in record:
@@ -283,7 +317,7 @@ class _Audit:
                     self.genesis = record
                 elif kind == "close":
                     self.close, self.closer = envelope, (header["key"], self.certificate)
-            except (*_UNREADABLE, BadPath) as e:
+            except (*UNREADABLE, BadPath) as e:
                 self._problem("RECORD-FORMAT", key, f"record {number} cannot be read ({e})")
         found = [(path, length, leaf) for path, _, _, length, leaf in tables]
         order = [entry[:3] for entry in tables]
@@ -305,10 +339,14 @@ class _Audit:
         if (kind == "genesis") != (slot == 0 and number == 0):
             self._problem("GENESIS", key, "genesis is the first record of the log and no other")
         if kind == "fence":
-            epoch = envelope["epoch"]
+            epoch, leader = envelope["epoch"], envelope["leader_epoch"]
             if epoch <= self.epoch or epoch != header["epoch"] or envelope["driver_id"] != header["driver"]:
                 self._problem("EPOCH", key, f"a fence of epoch {epoch} follows epoch {self.epoch}")
-            self.epoch = max(self.epoch, epoch)
+            if leader < self.leader_epoch:
+                self._problem("EPOCH", key, f"a fence of leader epoch {leader} follows {self.leader_epoch}")
+            if number != (slot == 0):
+                self._problem("OWNER", key, "records stand before the fence of the driver that wrote them")
+            self.epoch, self.leader_epoch = max(self.epoch, epoch), max(self.leader_epoch, leader)
             self.owner = _writer(header)
             self._appointed(key, envelope, header)
         if kind == "close":

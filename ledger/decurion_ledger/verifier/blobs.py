@@ -13,10 +13,9 @@ import orjson
 
 from decurion_ledger.errors import NotFound
 from decurion_ledger.stores.port import Store
-from decurion_ledger.verifier.form import tree
+from decurion_ledger.verifier.form import UNREADABLE, tree
 from decurion_ledger.verifier.hashes import named_lists, stored_hash
 
-UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 _AT_ONCE = 16
 SEALED = b"\x01"
 """The first byte of what is encrypted; no JSON begins with it."""
@@ -36,21 +35,26 @@ def blob_key(sha256: str) -> str:
 
 @dataclass(slots=True)
 class Blobs:
-    """`blobs` and `lists` were named and not fetched yet. `tell` takes a finding: code, key, one sentence."""
+    """`blobs` and `lists` were named and not fetched yet. `tell` takes a finding: code, key, one sentence.
+
+    What is named twice is held against both: `checked` are the lists that were read, with what their index says.
+    """
 
     tell: Callable[[str, str, str], None]
-    blobs: dict[str, tuple[str, int, str]] = field(default_factory=dict)
-    lists: dict[str, tuple[int, str, int]] = field(default_factory=dict)
-    sealed: dict[str, tuple[int, str]] = field(default_factory=dict)
+    blobs: dict[tuple[str, str, int], str] = field(default_factory=dict)
+    lists: dict[tuple[str, int, str, int], None] = field(default_factory=dict)
+    sealed: dict[tuple[str, int], str] = field(default_factory=dict)
     sealed_lists: dict[str, str] = field(default_factory=dict)
     """Encrypted blobs, and lists named by encrypted values, of which only the bytes can be checked."""
-    checked: set[str] = field(default_factory=set)
+    checked: dict[str, tuple[int, str, int] | None] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Bytes of the encrypted blobs that were read."""
     seen: set[str] = field(default_factory=set)
     """The names of all blobs that were asked for."""
 
     def name(self, value: str, sha256: str, size: int, record: str) -> None:
         """A record in the object `record` names this blob for the value whose hash is `value`."""
-        self.blobs[blob_key(sha256)] = (value, size, record)
+        self.blobs.setdefault((blob_key(sha256), value, size), record)
 
     def name_sealed(self, held: Mapping[str, Any], record: str) -> bool:
         """A record in the object `record` holds an encrypted value; False when it has not the form of one. What is in
@@ -59,7 +63,7 @@ class Blobs:
         for index in held.get("lists", ()):
             self.sealed_lists[index] = record
         if "blob" in held:
-            self.sealed[blob_key(held["blob"])] = (held["bytes"], record)
+            self.sealed.setdefault((blob_key(held["blob"]), held["bytes"]), record)
             return True
         try:
             return base64.b64decode(held["sealed"], validate=True)[:1] == SEALED
@@ -67,7 +71,7 @@ class Blobs:
             return False
 
     def name_lists(self, stored: Any) -> None:
-        self.lists.update({index: (count, root, size) for index, count, root, size in named_lists(stored)})
+        self.lists.update(dict.fromkeys(named_lists(stored)))
 
     async def check(self, store: Store) -> None:
         """Fetch and check what was named since the last call."""
@@ -75,17 +79,18 @@ class Blobs:
         self.blobs.clear()
         for start in range(0, len(named), _AT_ONCE):
             some = named[start : start + _AT_ONCE]
-            found = await asyncio.gather(*(optional(store, key) for key, _ in some))
-            for (key, (name, size, record)), data in zip(some, found, strict=True):
+            found = await asyncio.gather(*(optional(store, key) for (key, _, _), _ in some))
+            for ((key, name, size), record), data in zip(some, found, strict=True):
                 self._blob(key, data, name, size, record)
         while self.sealed:
-            key, (size, record) = self.sealed.popitem()
-            self._encrypted(key, await optional(store, key), size, f"a record in {record} names it")
+            (key, size), record = self.sealed.popitem()
+            await self._encrypted(store, key, size, f"a record in {record} names it")
         while self.lists or self.sealed_lists:
-            index, is_of = self.lists.popitem() if self.lists else (self.sealed_lists.popitem()[0], None)
-            if index not in self.checked:
-                self.checked.add(index)
-                await self._list_at(store, index, is_of)
+            if self.lists:
+                (index, count, root, size), _ = self.lists.popitem()
+                await self._list_at(store, index, (count, root, size))
+            else:
+                await self._list_at(store, self.sealed_lists.popitem()[0], None)
 
     def _blob(self, key: str, data: bytes | None, name: str, size: int, record: str) -> None:
         stored = self._content(key, data, size, f"a record in {record} names it")
@@ -101,25 +106,29 @@ class Blobs:
             self.tell("VALUE-HASH", key, f"it does not hold the value that a record in {record} names")
 
     async def _list_at(self, store: Store, index: str, named: tuple[int, str, int] | None) -> None:
+        key = blob_key(index)
         try:
-            await self._list(store, index, named)
+            if index not in self.checked:
+                self.checked[index] = None
+                await self._list(store, index)
+            said = self.checked[index]
+            if named is not None and said is not None and said != named:
+                self.tell("LIST", key, "it is not the index of the list that names it")
         except UNREADABLE as e:
-            self.tell("LIST", blob_key(index), f"it, or a chunk of it, is of another form ({e})")
+            self.tell("LIST", key, f"it, or a chunk of it, is of another form ({e})")
 
-    async def _list(self, store: Store, index: str, named: tuple[int, str, int] | None) -> None:
+    async def _list(self, store: Store, index: str) -> None:
         key = blob_key(index)
         found = self._content(key, await optional(store, key), None, _BY_LIST)
         if found is _NONE:
             return
         count, root = found["count"], found["root"]
-        if named is not None and (count, root, found["bytes"]) != named:
-            self.tell("LIST", key, "it is not the index of the list that names it")
-            return
+        self.checked[index] = (count, root, found["bytes"])
         if found.get("sealed") is True:
             for sha, length in found["chunks"]:
-                self._encrypted(blob_key(sha), await optional(store, blob_key(sha)), length, _BY_LIST)
+                await self._encrypted(store, blob_key(sha), length, _BY_LIST)
             for sha in found["far"]:
-                self._encrypted(blob_key(sha), await optional(store, blob_key(sha)), None, _BY_LIST)
+                await self._encrypted(store, blob_key(sha), None, _BY_LIST)
             self.sealed_lists.update(dict.fromkeys(found["lists"], index))
             return
         leaves: list[bytes] = []
@@ -151,13 +160,19 @@ class Blobs:
             leaves.append(bytes.fromhex(stored_hash(stored)))
         return leaves if whole else None
 
-    def _encrypted(self, key: str, data: bytes | None, length: int | None, by: str) -> None:
-        if key.rpartition("/")[2] in self.seen:
-            return
-        self.seen.add(key.rpartition("/")[2])
-        if data is None:
-            self.tell("BLOB-MISSING", key, by)
-        elif (length is not None and len(data) != length) or hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:
+    async def _encrypted(self, store: Store, key: str, length: int | None, by: str) -> None:
+        size = self.sizes.get(key)
+        if size is None:
+            data = await optional(store, key)
+            self.seen.add(key.rpartition("/")[2])
+            size = self.sizes[key] = -1 if data is None else len(data)
+            if data is None:
+                self.tell("BLOB-MISSING", key, by)
+                return
+            if hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:
+                self.tell("BLOB", key, _OTHER_BYTES)
+                return
+        if size >= 0 and length is not None and length != size:
             self.tell("BLOB", key, _OTHER_BYTES)
 
     def _content(self, key: str, data: bytes | None, length: int | None, by: str) -> Any:

@@ -26,6 +26,19 @@ HEADER: Mapping[str, type] = {
 
 
 FORMAT = 1
+MOST_RAW = 8 * 1024 * 1024
+"""Bytes of records above which nothing is read: a segment holds 4 MiB of them."""
+UNREADABLE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    RecursionError,
+    struct.error,
+    zstandard.ZstdError,
+)
+"""What reading of anything raises that was not written by a writer."""
 
 
 class OtherFormat(ValueError):
@@ -92,17 +105,29 @@ def content(data: bytes, start: int) -> Content:
 
 
 def _frames(data: bytes, start: int, end: int, count: int) -> Iterator[bytes]:
+    size = 0
     for i in range(count):
         offset, stored, raw = struct.unpack_from(">QII", data, end + 16 * i)
-        if offset != start or raw > 4 * 1024 * 1024:
-            raise ValueError("a frame is not where the one before it ends")
-        frame = zstandard.ZstdDecompressor().decompress(data[offset : offset + stored], max_output_size=raw)
+        size += raw
+        if offset != start or size > MOST_RAW:
+            raise ValueError("a frame is not where the one before it ends, or they hold more than a segment may")
+        frame = plain(data[offset : offset + stored], raw)
         if len(frame) != raw or not frame.endswith(b"\n"):
             raise ValueError("a frame has another length than the table says")
         start += stored
         yield frame
     if start != end:
         raise ValueError("the frames do not fill the place before the tables")
+
+
+def plain(frame: bytes, most: int) -> bytes:
+    """The content of a zstd frame of at most `most` bytes, for which no more memory is taken. Raises `ValueError` or
+    `zstandard.ZstdError`.
+    """
+    size = zstandard.frame_content_size(frame)
+    if not 0 <= size <= most:
+        raise ValueError(f"a frame claims {size} bytes")
+    return zstandard.ZstdDecompressor().decompress(frame, max_output_size=max(size, 1))
 
 
 def sha(domain: str, data: bytes) -> bytes:

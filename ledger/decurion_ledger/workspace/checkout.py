@@ -112,6 +112,7 @@ class _Putter:
         if len(batch) == 1 and self._objects.kind(batch[0][1].ref) == "chunks":
             path, entry = batch[0]
             return {path: (await self._large(path, entry), entry)}
+        self._objects.check_sizes(entry for _, entry in batch)
         contents = await self._objects.fetch(entry.ref for _, entry in batch)
         stamps = await asyncio.to_thread(self._small, batch, contents)
         return {path: (stamps[path], entry) for path, entry in batch}
@@ -127,9 +128,12 @@ class _Putter:
         with writing(root, path, executable=entry.kind == "exec") as descriptor:
             if not self._cloned(descriptor, entry, content):
                 write_all(descriptor, content)
-            if self._read_only:
-                os.fchmod(descriptor, 0o555 if entry.kind == "exec" else 0o444)
+            self._close(descriptor, entry)
             return stamp(path, os.fstat(descriptor))
+
+    def _close(self, descriptor: int, entry: Entry) -> None:
+        if self._read_only:
+            os.fchmod(descriptor, 0o555 if entry.kind == "exec" else 0o444)
 
     def _cloned(self, descriptor: int, entry: Entry, content: bytes) -> bool:
         """Make the new file a clone of the cached one, where the file system can."""
@@ -151,6 +155,7 @@ class _Putter:
         with opened(self._folder) as root, writing(root, path, executable=entry.kind == "exec") as descriptor:
             async for piece in self._objects.content(entry):
                 await asyncio.to_thread(write_all, descriptor, piece)
+            self._close(descriptor, entry)
             return stamp(path, os.fstat(descriptor))
 
     def links(self, links: Mapping[str, Entry]) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from decurion_ledger.errors import BadTree, WorkspaceTooLarge
 from decurion_ledger.workspace.names import check_link, check_path
-from decurion_ledger.workspace.tree import check_names
+from decurion_ledger.workspace.tree import MAX_ENTRIES, check_names
 from decurion_ledger.workspace.version import Limits
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,9 +72,7 @@ def listed(root: Path, limits: Limits) -> tuple[dict[str, Stamp], dict[str, str]
             folder = waiting.pop()
             prefix = f"{folder}/" if folder else ""
             with folder_below(top, folder) as descriptor:
-                size += _folder(descriptor, prefix, files, links, waiting)
-            if len(files) + len(links) > limits.files:
-                raise WorkspaceTooLarge("files", len(files) + len(links), limits.files)
+                size += _folder(descriptor, prefix, files, links, waiting, limits.files)
             if size > limits.bytes:
                 raise WorkspaceTooLarge("bytes", size, limits.bytes)
             if folder.count("/") + 1 > limits.depth:
@@ -82,7 +80,9 @@ def listed(root: Path, limits: Limits) -> tuple[dict[str, Stamp], dict[str, str]
     return files, links
 
 
-def _folder(descriptor: int, prefix: str, files: dict[str, Stamp], links: dict[str, str], below: list[str]) -> int:
+def _folder(
+    descriptor: int, prefix: str, files: dict[str, Stamp], links: dict[str, str], below: list[str], most: int
+) -> int:
     """Take in one folder; the bytes of its files."""
     size = 0
     names = []
@@ -98,6 +98,8 @@ def _folder(descriptor: int, prefix: str, files: dict[str, Stamp], links: dict[s
             else:
                 files[path] = stamp(path, status)
                 size += status.st_size
+            if len(files) + len(links) > most or len(names) > MAX_ENTRIES:
+                raise WorkspaceTooLarge("files", max(len(files) + len(links), len(names)), min(most, MAX_ENTRIES))
     check_names(names, below=prefix)
     for name in names:
         target = links.get(f"{prefix}{name}")

@@ -9,8 +9,16 @@ from typing import TypeAlias
 from decurion_ledger.errors import BadTree, WorkspaceTooLarge
 from decurion_ledger.workspace.names import check_link, check_path, folded
 from decurion_ledger.workspace.objects import Objects
-from decurion_ledger.workspace.pack import Blob
-from decurion_ledger.workspace.tree import EMPTY_ROOT, Entry, Tree, encode_tree, folder_entry, tree_name
+from decurion_ledger.workspace.pack import MAX_OBJECT, Blob
+from decurion_ledger.workspace.tree import (
+    EMPTY_ROOT,
+    MAX_ENTRIES,
+    Entry,
+    Tree,
+    encode_tree,
+    folder_entry,
+    tree_name,
+)
 from decurion_ledger.workspace.upload import Upload
 from decurion_ledger.workspace.version import Limits
 
@@ -172,7 +180,11 @@ async def _folder(upload: Upload, path: str, ref: str | None, place: _Place) -> 
                 added.append(name)
     if added:
         _check_added(path, tree, added)
+    if len(tree) > MAX_ENTRIES:
+        raise WorkspaceTooLarge(f"files and folders in {path or 'its root'}", len(tree), MAX_ENTRIES)
     raw = encode_tree(tree)
+    if len(raw) > MAX_OBJECT:
+        raise WorkspaceTooLarge(f"bytes of names in {path or 'its root'}", len(raw), MAX_OBJECT)
     name = tree_name(raw)
     if name != EMPTY_ROOT:
         await upload.add(Blob(name, "tree", raw))

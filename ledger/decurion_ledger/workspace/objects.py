@@ -210,15 +210,34 @@ class Objects:
                 self._trees.popitem(last=False)
         return found
 
+    def check_sizes(self, entries: Iterable[Entry]) -> None:
+        """That files which are kept whole are as large as their folders say: by that they are counted. Raises
+        `BlobCorrupt` before anything of them is read.
+        """
+        for entry in entries:
+            kind, size = self.kind(entry.ref), self._size(entry.ref)
+            if kind != "file" or size != entry.size:
+                raise _other_size(entry)
+
+    def _size(self, name: str) -> int:
+        place = self._places.get(name)
+        return len(self._near[name].raw) if place is None else place.size
+
     async def content(self, entry: Entry) -> AsyncIterator[bytes]:
         """The content of a file, piece by piece. Raises `BlobCorrupt`, after the last piece when the whole does not
         have its hash, or the store's error.
         """
         if self.kind(entry.ref) != "chunks":
+            self.check_sizes([entry])
             yield (await self.fetch([entry.ref]))[entry.ref]
             return
+        chunks = await self.chunks_of(entry.ref)
+        if sum(size for _, size in chunks) != entry.size:
+            raise _other_size(entry)
         whole = hashlib.sha256()
-        for name, _ in await self.chunks_of(entry.ref):
+        for name, size in chunks:
+            if self.kind(name) != "file" or self._size(name) != size:
+                raise BlobCorrupt(f"file {entry.ref}", "its chunks do not have the sizes in its list of them")
             raw = (await self.fetch([name]))[name]
             whole.update(raw)
             yield raw
@@ -235,7 +254,10 @@ class Objects:
         """Name and size of the chunks of a large file. Raises `BlobCorrupt`."""
         raw = (await self.fetch([name]))[name]
         try:
-            return [(str(chunk), int(size)) for chunk, size in orjson.loads(raw)["chunks"]]
+            chunks = [(str(chunk), int(size)) for chunk, size in orjson.loads(raw)["chunks"]]
+            if any(size < 0 for _, size in chunks):
+                raise ValueError("a size is below 0")
+            return chunks
         except (ValueError, KeyError, TypeError) as e:
             raise BlobCorrupt(f"file {name}", f"its list of chunks cannot be read ({e})") from e
 
@@ -359,6 +381,10 @@ def _spans(wanted: list[tuple[str, Place]]) -> list[list[tuple[str, Place]]]:
             spans.append([one])
         end = max(end, place.offset + place.length) if begins else place.offset + place.length
     return spans
+
+
+def _other_size(entry: Entry) -> BlobCorrupt:
+    return BlobCorrupt(f"file {entry.ref}", f"it does not have the {entry.size} bytes that are said of it")
 
 
 def _unknown(name: str) -> BlobCorrupt:

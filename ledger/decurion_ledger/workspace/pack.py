@@ -9,6 +9,7 @@ it lies and how large it is; it may also say that one lies in another pack, so t
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -20,12 +21,14 @@ from decurion_crds.canonical import canonical
 from decurion_ledger.errors import BlobCorrupt
 
 PACK_FORMAT = 1
-MAX_OBJECT = 8 * 1024 * 1024
-"""The largest object, in bytes; larger files are kept in chunks."""
+MAX_OBJECT = 32 * 1024 * 1024
+"""The largest object, in bytes: a folder of very many files. Large files are kept in chunks."""
 MAX_INDEX = 256 * 1024 * 1024
 _MAGIC = b"DCRNPCK1"
 _TRAILER = struct.Struct(">Q8s")
 _LEVEL = 3
+_KINDS = frozenset({"file", "tree", "chunks"})
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 ObjectKind = Literal["file", "tree", "chunks"]
 
@@ -84,9 +87,21 @@ def read_index(pack: str, tail: bytes, where: str) -> dict[str, Place]:
         held = orjson.loads(decompressed(tail[-length : -_TRAILER.size], MAX_INDEX))
         if held["format"] != PACK_FORMAT:
             raise ValueError(f"format {held['format']}")
-        return {row[0]: Place(row[5] if len(row) > 5 else pack, *row[1:5]) for row in held["objects"]}
+        return {row[0]: _place(row, pack) for row in held["objects"]}
     except (ValueError, KeyError, TypeError, IndexError, zstandard.ZstdError) as e:
         raise BlobCorrupt(where, f"its index cannot be read ({e})") from e
+
+
+def _place(row: list[Any], own: str) -> Place:
+    """Raises `ValueError` for a row that no writer of ours leaves: what it says is asked of the store, and is taken as
+    a part of a key.
+    """
+    name, kind, offset, length, size, *elsewhere = row
+    names = all(isinstance(one, str) and _HASH.fullmatch(one) for one in (name, *elsewhere))
+    numbers = all(type(number) is int and number >= 0 for number in (offset, length, size))
+    if not names or not numbers or kind not in _KINDS or not length <= size <= MAX_OBJECT or len(elsewhere) > 1:
+        raise ValueError(f"a row of it is malformed: {str(name)[:80]!r}")
+    return Place(elsewhere[0] if elsewhere else own, kind, offset, length, size)
 
 
 def decompressed(frame: bytes, most: int, by: zstandard.ZstdDecompressor | None = None) -> bytes:
