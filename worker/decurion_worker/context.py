@@ -217,7 +217,7 @@ class RunContext:
         found = self._models.get(name)
         if found is None:
             chat = open_model(name, spec, secrets=self._secrets)
-            found = self._models[name] = SlottedModel(chat, self._slots.of(spec))
+            found = self._models[name] = SlottedModel(chat, self._slots.of(spec), self._slots.rates(spec))
         return found
 
     async def tool_server(self, name: str) -> ToolCaller:

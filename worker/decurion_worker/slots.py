@@ -1,4 +1,4 @@
-"""The concurrency of models on one runner: even shares of a limit, which move as runners come and go."""
+"""What models bear on one runner: even shares of their limits, which move as runners come and go."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import TracebackType
 
 from decurion_crds.canonical import Json, canonical
 from decurion_worker.models import ChatModel, ChatRequest, ChatResponse
+from decurion_worker.rates import Rates
 
 UNLIMITED = 4096
 """Calls at a time to a model without a limit of its own."""
@@ -57,42 +58,63 @@ class Slots:
 
 
 class ModelSlots:
-    """The slots of all models on one runner, shared by all its runs: one set for each model and limit.
+    """The slots and rates of all models on one runner, shared by all its runs: one set for each model and limit.
 
-    Each of `runners` runners may use an even share of a limit, one call at least.
+    Each of `runners` runners may use an even share of a limit: of concurrency, one call at least.
     """
 
     def __init__(self) -> None:
         self._runners = 1
         self._slots: dict[bytes, tuple[int, Slots]] = {}
+        self._rates: dict[bytes, Rates] = {}
 
     def share(self, runners: int) -> None:
         """There are `runners` runners now."""
         self._runners = max(1, runners)
         for limit, slots in self._slots.values():
             slots.resize(self._share(limit))
+        for rates in self._rates.values():
+            rates.resize(1 / self._runners)
 
     def of(self, spec: Mapping[str, Json]) -> Slots:
         limit = (spec.get("limits") or {}).get("concurrency") or UNLIMITED
-        key = canonical([spec.get("endpoint"), spec.get("model"), spec.get("auth"), limit])
+        key = canonical([*_place(spec), limit])
         if key not in self._slots:
             self._slots[key] = (limit, Slots(self._share(limit)))
         return self._slots[key][1]
+
+    def rates(self, spec: Mapping[str, Json]) -> Rates:
+        limits = {name: most for name, most in (spec.get("limits") or {}).items() if name != "concurrency"}
+        key = canonical([*_place(spec), limits])
+        if key not in self._rates:
+            self._rates[key] = Rates(limits, 1 / self._runners)
+        return self._rates[key]
 
     def _share(self, limit: int) -> int:
         return max(1, limit // self._runners)
 
 
-class SlottedModel:
-    """A model whose calls wait for a slot; a pause between two tries holds none."""
+def _place(spec: Mapping[str, Json]) -> list[Json]:
+    """What tells apart models that share no limits."""
+    return [spec.get("endpoint"), spec.get("model"), spec.get("auth"), spec.get("scripted")]
 
-    def __init__(self, chat: ChatModel, slots: Slots) -> None:
+
+class SlottedModel:
+    """A model whose calls wait for a slot, and with it until their rates allow them: none of that is the call's time,
+    nor a try of it. A pause between two tries holds no slot.
+    """
+
+    def __init__(self, chat: ChatModel, slots: Slots, rates: Rates) -> None:
         self._chat = chat
         self._slots = slots
+        self._rates = rates
 
     async def chat(self, request: ChatRequest) -> ChatResponse:
         async with self._slots:
-            return await self._chat.chat(request)
+            guess = await self._rates.begin(request)
+            response = await self._chat.chat(request)
+            self._rates.end(guess, response.usage)
+            return response
 
     async def aclose(self) -> None:
         await self._chat.aclose()

@@ -19,7 +19,7 @@ from decurion_crds.v1alpha1.base import (
     Text,
     atomic,
 )
-from decurion_crds.v1alpha1.limits import Price
+from decurion_crds.v1alpha1.limits import Count, Price
 
 
 class LLMLimits(Model):
@@ -29,13 +29,18 @@ class LLMLimits(Model):
         None,
         ge=1,
         le=100_000,
-        description="Most calls in flight at a time, for each process that makes calls.",
+        description="Most calls in flight at a time, for each driver, whose runners have even shares.",
     )
-
-    later: ClassVar[Mapping[str, str]] = {
-        "requestsPerMinute": "set limits.concurrency instead",
-        "tokensPerMinute": "set limits.concurrency instead",
-    }
+    requests_per_minute: Count | None = Field(
+        None,
+        description="Most calls in a minute, further tries included, for each driver, whose runners have even shares. "
+        "Absent, there is no limit.",
+    )
+    tokens_per_minute: Count | None = Field(
+        None,
+        description="Most tokens in a minute, sent and received, for each driver, whose runners have even shares. "
+        "Absent, there is no limit.",
+    )
 
 
 ScriptedError = Literal["ModelRefused", "ModelTimeout", "ModelUnavailable", "OutputTruncated", "RateLimited"]

@@ -50,7 +50,9 @@ def failure_from(status: int, said: str, *, where: str, retry_after: float | Non
     told = f"{where}: the server answered {status}" + (f" ({said})" if said else "")
     transient = _TRANSIENT.get(status) or (ModelUnavailable if status >= 500 else None)
     if transient is RateLimited:
-        return RateLimited(f"{told}; lower limits.concurrency of the LLM", retry_after=retry_after)
+        return RateLimited(
+            f"{told}; lower limits.requestsPerMinute or limits.concurrency of the LLM", retry_after=retry_after
+        )
     if transient is not None:
         return transient(f"{told}; try again later, or see the server's log", retry_after=retry_after)
     if 300 <= status < 400:
