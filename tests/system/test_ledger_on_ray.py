@@ -6,6 +6,7 @@ One pool for all of them, on the Ray of the session. What they come to is compar
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import secrets
 import signal
@@ -20,8 +21,22 @@ from cluster.process import wait_until
 from cluster.s3 import S3Server
 from crashes import Process, new_store, sound
 from decurion_cli.main import app
-from decurion_ledger import Credentials, SigningKey, Store, find, open_store, public_pem, verify
+from decurion_ledger import (
+    Credentials,
+    SealKey,
+    SigningKey,
+    Store,
+    Values,
+    erase,
+    find,
+    key_of,
+    open_store,
+    public_pem,
+    read_log,
+    verify,
+)
 from decurion_ledger.copying import copy_run
+from decurion_ledger.errors import KeyErased
 from decurion_ledger.layout import pack_prefix, run_prefix
 from decurion_ledger.workspace import Objects, Version, checkout
 from manifests import compiled
@@ -64,6 +79,39 @@ FILES = """
       output: {count: nodes.put.output.count}
 """
 INPUT = {"numbers": list(range(1, 25))}
+SECRET = "Quillfeather"
+BY = SealKey.generate()
+SENSITIVE = """
+  sensitive: [patients]
+  input: {patients: {type: array, items: {type: string}}}
+  nodes:
+    - name: each
+      map: {items: input.patients, as: who, template: letter}
+    - name: broken
+      with: {all: nodes.each.output.items}
+      onFailure: skip
+      code: |
+        if len(all) > 0:
+            raise ValueError("no such person: " + all[0]["text"])
+        {"x": 1}
+      output: {x: {type: integer}}
+    - name: count
+      sensitive: false
+      with: {all: nodes.each.output.items}
+      transform: {letters: "sum([len(one.text) for one in all])"}
+  output: {letters: nodes.count.output.letters}
+  templates:
+    - name: letter
+      input: {who: {type: string}}
+      nodes:
+        - name: greet
+          with: {who: input.who}
+          code: |
+            {"text": "Dear " + who * 40}
+          output: {text: {type: string}}
+      output: {text: nodes.greet.output.text}
+"""
+PATIENTS = {"patients": [f"{SECRET}{i:04}" for i in range(400)]}
 EFFECT = """
   nodes:
     - name: act
@@ -204,3 +252,60 @@ async def test_an_effect_whose_driver_falls_asleep_is_settled_by_the_receipt_tha
     log = await sound(store, "act")
     told = [(r.type, r.envelope["worker"][:4]) for r in log if r.type.startswith("effect_")]
     assert told == [("effect_intended", "ray-"), ("effect_settled", "loca")]
+
+
+def _lies_in(folders: list[Path], texts: list[bytes]) -> list[str]:
+    """The files that hold one of these."""
+    found = []
+    for path in (path for folder in folders for path in folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            raw = path.read_bytes()
+            found += [str(path) for text in texts if text in raw]
+    return found
+
+
+async def _in_ledger(store: Store, texts: list[bytes]) -> list[str]:
+    """The objects that hold one of these, as they are or unpacked; the input was given in the request alone."""
+    found = []
+    async for info in store.list(""):
+        if info.key.startswith((run_prefix("sealed"), "blobs/", "keys/")):
+            raw = await store.get(info.key)
+            found += [info.key for text in texts if text in raw]
+    log = [str([record.core, record.envelope]).encode() async for _, record in read_log(store, "sealed")]
+    return found + ["the log" for line in log for text in texts if text in line]
+
+
+async def test_sensitive_values_reach_runners_and_lie_nowhere_in_clear(
+    pool: Pool, client: Ingress, store: Store
+) -> None:
+    """The key goes through the driver to its runners: the work is done there, and neither value nor key is in the
+    ledger, in what Ray writes or in what the pool logs.
+    """
+    import ray
+
+    graph = compiled(SENSITIVE)
+    client.put_bundle(graph)
+    assert client.open(graph, "sealed", PATIENTS).status_code == 422, "nothing begins without a seal key"
+    client.open(graph, "sealed", PATIENTS, sealKey=BY.to_text()).raise_for_status()
+    ended = client.finished("sealed")
+    assert (ended["phase"], ended["output"]) == ("Succeeded", {"letters": 400 * (5 + 40 * 16)}), ended
+    assert await verify(store, "sealed") == []
+    log = [record async for _, record in read_log(store, "sealed")]
+    workers = {str(r.envelope["worker"])[:4] for r in log if r.path.endswith("/greet")}
+    assert workers == {"ray-"}
+    seal = await key_of(store, "sealed", BY)
+    record = await find(store, "sealed", "/each[00007]/greet")
+    assert record is not None
+    assert record.core is not None
+    read = await Values(store, "sealed", seal=seal).unpack(record.envelope, record.core["delta"])
+    assert read == {"text": "Dear " + f"{SECRET}0007" * 40}
+    keys = [BY.key, BY.to_text().encode(), seal.key, seal.key.hex().encode(), base64.b64encode(seal.key)]
+    values = [SECRET.encode(), base64.b64encode(SECRET.encode() * 3)[4:12]]
+    assert await _in_ledger(store, [*keys, *values]) == []
+    session = Path(ray._private.worker._global_node.get_session_dir_path())  # type: ignore[attr-defined]
+    assert _lies_in([session], [b"RunnerActor"]), "this is where Ray writes"
+    assert _lies_in([session, pool._folder], [*keys, *values]) == []
+    await erase(store, "sealed", at="2026-12-03T07:00:00Z")
+    with pytest.raises(KeyErased):
+        await key_of(store, "sealed", BY)
+    assert await verify(store, "sealed") == []

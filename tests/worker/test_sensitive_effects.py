@@ -10,7 +10,7 @@ import pytest
 from crashes import body, cut, new_store, sound
 from decurion_ledger import Seal, Values
 from decurion_worker.approving import Answer
-from decurion_worker.link import Begin
+from decurion_worker.link import Alive, Key, Outbox, Secrets
 from decurion_worker.rehearsal import rehearse
 from manifests import compiled
 from test_sensitive import BY, SECRET, copy_keys, in_clear, process
@@ -92,15 +92,23 @@ async def test_a_node_with_something_sensitive_is_tested_alone(server: ToolServe
 
 
 def test_the_key_travels_to_runners_and_is_in_no_repr() -> None:
-    begin = Begin(run="r", graph=compiled(PLAIN), seed="s", clock="", facts={}, seal=Seal(b"k" * 32))
-    again = pickle.loads(pickle.dumps(begin))
-    assert again.seal == begin.seal
-    assert "kkk" not in repr(begin)
+    key = Key("r", Seal(b"k" * 32))
+    assert pickle.loads(pickle.dumps(key)) == key
+    assert "kkk" not in repr(key)
     assert BY.to_text()[:16] not in repr(BY)
 
 
-PLAIN = """  nodes:
-    - name: a
-      transform: {x: "1"}
-  output: {x: nodes.a.output.x}
-"""
+async def test_keys_and_secrets_go_to_runners_in_calls_of_their_own() -> None:
+    """A large call between processes is kept as an object, which may be written to a disk."""
+    calls: list[list[Any]] = []
+
+    async def send(seq: int, messages: list[Any]) -> bool:
+        assert seq == len(calls) + 1
+        calls.append(messages)
+        return True
+
+    outbox = Outbox(send, on_broken=lambda why: None)
+    key, secrets, alive = Key("r", Seal(b"k" * 32)), Secrets("r", {("a", "b"): "c"}), Alive()
+    outbox.put(alive, key, alive, alive, secrets, key, alive)
+    await outbox.flush()
+    assert calls == [[alive], [key], [alive, alive], [secrets], [key], [alive]]

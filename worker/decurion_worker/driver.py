@@ -36,6 +36,7 @@ from decurion_worker.link import (
     FromRunner,
     Halted,
     Joined,
+    Key,
     Outbox,
     Returned,
     Revoked,
@@ -451,6 +452,8 @@ class Driver:
         items = [session.item(task, seat.name, done) for task, done in loaded]
         if seat.name not in session.known_by:
             session.known_by.add(seat.name)
+            if session.seal is not None:
+                seat.outbox.put(Key(session.run, session.seal))
             seat.outbox.put(self._begin(session))
             if session.secrets:
                 seat.outbox.put(Secrets(session.run, dict(session.secrets)))
@@ -465,5 +468,4 @@ class Driver:
             seed=session.seed,
             clock=session.clock,
             facts=session.engine.facts,
-            seal=session.seal,
         )

@@ -41,9 +41,10 @@ class DriverCalls:
         await self._driver.admission.check()
         await put_bundle(self._driver.store, bundle)
 
-    async def open(self, body: Mapping[str, Json]) -> dict[str, Json]:
+    async def open(self, body: Mapping[str, Json], **more: Json) -> dict[str, Json]:
+        """`more` belongs to the body, and came apart from it."""
         driver = self._driver
-        request = open_request(body)
+        request = open_request({**body, **more})
         session = await driver.open_run(request)
         projection = driver.projection(request.run)
         answer = {

@@ -88,14 +88,21 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A run that this runner will get work of; `seal` is its key, where something of it is sensitive."""
+    """A run that this runner will get work of. Where something of it is sensitive, its `Key` came before."""
 
     run: str
     graph: CompiledGraph
     seed: str
     clock: str
     facts: dict[str, Json]
-    seal: Seal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of a run that will begin, with which its sensitive values are encrypted. Held in memory only."""
+
+    run: str
+    seal: Seal
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,9 @@ class Alive:
     """Nothing but a sign of life."""
 
 
-ToRunner: TypeAlias = Begin | Runners | Secrets | Work | Acked | Revoked | Recall | End | Alive
+ToRunner: TypeAlias = Begin | Key | Runners | Secrets | Work | Acked | Revoked | Recall | End | Alive
+ALONE = (Key, Secrets)
+"""What goes in a call of its own: a large call becomes an object between processes, which may be written to a disk."""
 
 # ---- runner → driver
 
@@ -215,7 +224,8 @@ class RunnerPort(Protocol):
 
 
 class Outbox:
-    """Coalesces messages to one peer: at most one call in flight, the next one carries all that came meanwhile.
+    """Coalesces messages to one peer: at most one call in flight, the next one carries all that came meanwhile, but for
+    what goes `ALONE`.
 
     `send(seq, messages)` makes the call and answers whether the peer took it. An exception of `broken` types, or the
     answer False, ends the outbox and calls `on_broken` once; what was not delivered is dropped, since a peer that is
@@ -255,14 +265,20 @@ class Outbox:
             # One turn of the loop first, so that what is said in the same breath goes in one call.
             await asyncio.sleep(self._pause)
             while self._waiting and not self._closed:
-                batch, self._waiting = self._waiting, []
                 self._seq += 1
-                if not await self._call(self._seq, batch):
+                if not await self._call(self._seq, self._next()):
                     return
                 if self._pause:
                     await asyncio.sleep(self._pause)
         finally:
             self._pump = None
+
+    def _next(self) -> list[Any]:
+        """All that waits, up to what goes alone."""
+        apart = next((i for i, message in enumerate(self._waiting) if isinstance(message, ALONE)), len(self._waiting))
+        count = max(apart, 1)
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
 
     async def _call(self, seq: int, batch: list[Any]) -> bool:
         while True:

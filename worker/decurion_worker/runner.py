@@ -17,7 +17,7 @@ from functools import partial
 from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError
 from decurion_crds.expressions import Evaluator
-from decurion_ledger import Record, SlotReader, Store
+from decurion_ledger import Record, Seal, SlotReader, Store
 from decurion_ledger.errors import StoreError
 from decurion_ledger.patience import Patience
 from decurion_worker.branch import leaf_scope, run_branch, run_loop, scope_files, scope_output
@@ -39,6 +39,7 @@ from decurion_worker.link import (
     FromRunner,
     Halted,
     Joined,
+    Key,
     Outbox,
     Recall,
     Returned,
@@ -127,6 +128,8 @@ class Runner:
         self._settings = settings
         self._on_end = on_end
         self._runs: dict[str, RunState] = {}
+        self._seals: dict[str, Seal] = {}
+        """The keys of runs that will begin."""
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._waiting: dict[tuple[str, str], WorkItem] = {}
         """Items that are not started, in the order in which they came."""
@@ -188,6 +191,8 @@ class Runner:
                 self._acked(run, through)
             case Begin():
                 self._begin(message)
+            case Key(run, seal):
+                self._seals[run] = seal
             case Runners(count):
                 self._slots.share(count)
             case Secrets(run, values):
@@ -202,6 +207,7 @@ class Runner:
                 return
 
     def _begin(self, begin: Begin) -> None:
+        seal = self._seals.pop(begin.run, None)
         if begin.run in self._runs:
             return
         context = RunContext(
@@ -217,7 +223,7 @@ class Runner:
             tools=self._tools,
             store_patience=self._settings.patience,
             now=self._now,
-            seal=begin.seal,
+            seal=seal,
         )
         self._runs[begin.run] = RunState(context)
 
@@ -478,6 +484,7 @@ class Runner:
 
     def _drop_run(self, name: str) -> None:
         """Stop the run's items with it: another driver may own them, and nothing acknowledges their records."""
+        self._seals.pop(name, None)
         run = self._runs.pop(name, None)
         if run is None:
             return
