@@ -34,8 +34,9 @@ from decurion_crds.globs import overlap
 from decurion_crds.loader import load_text
 from decurion_crds.v1alpha1 import LLM, TaskGraph
 from decurion_ledger import LogWriter, Record, open_store, read_log, verify
+from decurion_ledger import Settings as LogSettings
 from decurion_worker.approving import Answer
-from decurion_worker.driver import Driver
+from decurion_worker.driver import Driver, DriverSettings
 from decurion_worker.engine import Asked
 from decurion_worker.errors import RunLetGo
 from decurion_worker.executors import LocalExecutor
@@ -43,11 +44,13 @@ from decurion_worker.opening import OpenRequest
 from decurion_worker.runner import RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
-from virtual_time import in_virtual_time
+from virtual_time import LoopClock, in_virtual_time
 
 HEAD = "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\nspec:\n"
 PATIENCE = 3600.0
 """Virtual seconds in which a run has to end."""
+INTERVALS = (0.02, 0.1, 0.5)
+"""Seconds between two segments: how many records come to stand in one, with pauses of up to 0.1 s between them."""
 SWEPT = 60
 """Records at most of a run that is cut off at each of them: the work grows with the square of their number."""
 FARTHER = 10_000_000
@@ -202,7 +205,10 @@ class _Pool:
     def __init__(self, store: Any, chance: random.Random, *, runners: int, branches: int) -> None:
         uri = "memory://soak"
         sources = Sources(open_store, files=False)
-        self.driver = Driver("driver-0", store=store, ledger_uri=uri, sources=sources, now=_now)
+        logs = DriverSettings(log=LogSettings(interval=chance.choice(INTERVALS)))
+        self.driver = Driver(
+            "driver-0", store=store, ledger_uri=uri, sources=sources, settings=logs, now=_now, clock=LoopClock()
+        )
         settings = RunnerSettings(branches=branches, processes=1)
         evaluator = PlainPython(jitter=chance)
         self.executor = LocalExecutor(settings, evaluator=lambda _: evaluator, now=_now)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType, TracebackType
 from typing import Any, Self
 
@@ -21,6 +22,9 @@ from decurion_crds.expressions.plain import plain
 from decurion_crds.expressions.prelude import RUN
 from decurion_crds.expressions.wide import PRELUDE as WIDE
 
+KEPT = 1024
+"""Expressions, and functions, that are kept compiled: more than one graph has."""
+
 
 class PlainPython(Evaluator):
     """Evaluates in this process: at once, or after a pause of up to 0.1 s that `jitter` draws, so that what runs
@@ -29,11 +33,6 @@ class PlainPython(Evaluator):
 
     def __init__(self, processes: int = 1, *, seconds: float = 1.0, jitter: random.Random | None = None) -> None:
         self._jitter = jitter
-        self._names: dict[str, Any] = {"__builtins__": builtins}
-        exec(RUN, self._names)
-        exec(WIDE, self._names)
-        self._expressions: dict[str, CodeType] = {}
-        self._functions: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,11 +56,7 @@ class PlainPython(Evaluator):
 
     async def code(self, code: Code, inputs: Mapping[str, Json], *, seconds: float, seed: str, clock: str) -> Json:
         await self._pause()
-        function = self._functions.get(code.py)
-        if function is None:
-            names = dict(self._names)
-            exec(code.py, names)
-            function = self._functions[code.py] = names["main"]
+        function = _function(code.py)
         return _guarded(lambda: function(**inputs))
 
     async def _pause(self) -> None:
@@ -69,14 +64,32 @@ class PlainPython(Evaluator):
             await asyncio.sleep(0.1 * self._jitter.random())
 
     def _value(self, source: str, env: Mapping[str, Json]) -> Json:
-        compiled = self._expressions.get(source)
-        if compiled is None:
-            compiled = self._expressions[source] = compile(source, "expression", "eval")
         # Names that a comprehension reads are those of the module: one dict for both.
-        return _guarded(lambda: eval(compiled, {**self._names, **env}))
+        return _guarded(lambda: eval(_compiled(source), {**_names(), **env}))
 
 
-def _guarded(work: Any) -> Json:
+@functools.cache
+def _names() -> dict[str, Any]:
+    names: dict[str, Any] = {"__builtins__": builtins}
+    exec(RUN, names)
+    exec(WIDE, names)
+    return names
+
+
+@functools.lru_cache(KEPT)
+def _compiled(source: str) -> CodeType:
+    return compile(source, "expression", "eval")
+
+
+@functools.lru_cache(KEPT)
+def _function(source: str) -> Callable[..., Any]:
+    names = dict(_names())
+    exec(source, names)
+    function: Callable[..., Any] = names["main"]
+    return function
+
+
+def _guarded(work: Callable[[], Any]) -> Json:
     try:
         return plain(work())
     except ExpressionFailed:

@@ -24,7 +24,7 @@ import hashlib
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -34,6 +34,7 @@ from decurion_crds.canonical import canonical, digest, merkle_root
 from decurion_ledger.errors import NewerFormat, RecordTooLarge, SegmentCorrupt
 from decurion_ledger.record import Record, decode, encode, record_hash
 from decurion_ledger.signing import SIGNATURE_BYTES, SigningKey
+from decurion_ledger.zstd import compressor, decompressor
 
 FORMAT = 1
 MAGIC = b"decurion"
@@ -154,12 +155,12 @@ def head_of(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _stored(header: Header) -> bytes:
-    return canonical({"format": FORMAT, **asdict(header)})
+    return canonical({"format": FORMAT, **{name: getattr(header, name) for name in Header.__slots__}})
 
 
 def _content(records: Sequence[Encoded], offset: int) -> bytes:
     """Frames, tables and trailer; `offset` is the place of the first frame in the segment."""
-    compress = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True).compress
+    compress = compressor(LEVEL).compress
     parts, table, index = [], [], []
     for number, frame in enumerate(_frames(records)):
         raw = b"".join(r.data + b"\n" for r in frame)
@@ -345,7 +346,7 @@ def _lines(data: bytes) -> Iterator[bytes]:
 def _decompressed(frame: bytes, raw: int) -> bytes:
     if raw > MAX_BYTES or zstandard.frame_content_size(frame) != raw:
         raise ValueError("a frame has another length than the table says")
-    return zstandard.ZstdDecompressor().decompress(frame, max_output_size=raw)
+    return decompressor().decompress(frame, max_output_size=raw)
 
 
 def _trailer(tail: bytes, where: str) -> tuple[int, int, int]:

@@ -22,6 +22,7 @@ from decurion_ledger import Settings as LogSettings
 from decurion_ledger import SigningKey, Store
 from decurion_ledger.admission import Admission
 from decurion_ledger.errors import StaleLeader, StoreError
+from decurion_ledger.patience import Clock, SystemClock
 from decurion_worker.approving import Answer, Verdict, answered_before
 from decurion_worker.changes import Changes
 from decurion_worker.engine import Task
@@ -79,7 +80,8 @@ class DriverSettings:
 
 class Driver:
     """One driver process. `executor` starts and ends runners; `now` is the wall clock that records are stamped with.
-    `seal_key` gives the key with which those of runs are encrypted, unless whoever opens a run does.
+    `seal_key` gives the key with which those of runs are encrypted, unless whoever opens a run does. `clock` is what
+    logs wait by.
     """
 
     def __init__(
@@ -92,8 +94,10 @@ class Driver:
         settings: DriverSettings | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         seal_key: GiveSealKey | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.seal_key = seal_key
+        self.clock = clock or SystemClock()
         self.name = name
         self.incarnation = secrets.token_hex(8)
         self.key = SigningKey.generate()

@@ -284,7 +284,8 @@ class Outbox:
         while True:
             self.calls += 1
             try:
-                taken = await asyncio.wait_for(self._send(seq, batch), self._timeout)
+                async with asyncio.timeout(self._timeout):
+                    taken = await self._send(seq, batch)
             except TimeoutError:
                 if self._closed:
                     return False

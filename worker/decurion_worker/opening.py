@@ -103,6 +103,7 @@ async def _opened(driver: Driver, request: OpenRequest, genesis: Record | None) 
         take_over=request.take_over,
         observer=stalled,
         settings=driver.settings.log,
+        clock=driver.clock,
         signer=signer(
             request.appointed,
             driver.key,

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import orjson
 import zstandard
 
+from decurion_ledger.zstd import decompressor
+
 HEADER: Mapping[str, type] = {
     "format": int,
     "run": str,
@@ -127,7 +129,7 @@ def plain(frame: bytes, most: int) -> bytes:
     size = zstandard.frame_content_size(frame)
     if not 0 <= size <= most:
         raise ValueError(f"a frame claims {size} bytes")
-    return zstandard.ZstdDecompressor().decompress(frame, max_output_size=max(size, 1))
+    return decompressor().decompress(frame, max_output_size=max(size, 1))
 
 
 def sha(domain: str, data: bytes) -> bytes:

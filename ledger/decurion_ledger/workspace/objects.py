@@ -8,7 +8,6 @@ from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 import orjson
-import zstandard
 
 from decurion_crds.canonical import canonical
 from decurion_ledger.errors import BlobCorrupt, NotFound
@@ -350,9 +349,8 @@ class Objects:
 def inline_blobs(inline: bytes) -> list[Blob]:
     """The objects that stand in a version itself. Raises `BlobCorrupt`."""
     found = []
-    by = zstandard.ZstdDecompressor()
     for name, place in read_index("", inline, "a record's workspace").items():
-        raw = unframed(inline[place.offset : place.offset + place.length], place, "a record's workspace", by)
+        raw = unframed(inline[place.offset : place.offset + place.length], place, "a record's workspace")
         if not fits(name, place.kind, raw):
             raise BlobCorrupt("a record's workspace", f"the object {name} in it does not have its hash")
         found.append(Blob(name, place.kind, raw))

@@ -19,6 +19,7 @@ import zstandard
 
 from decurion_crds.canonical import canonical
 from decurion_ledger.errors import BlobCorrupt
+from decurion_ledger.zstd import compressor, decompressor
 
 PACK_FORMAT = 1
 MAX_OBJECT = 32 * 1024 * 1024
@@ -53,19 +54,19 @@ class Place(NamedTuple):
 
 def make_pack(blobs: Iterable[Blob], elsewhere: Mapping[str, Place] | None = None) -> tuple[str, bytes]:
     """The name and the bytes of a pack of `blobs`, whose index also names what lies `elsewhere`."""
-    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
+    compress = compressor(_LEVEL).compress
     frames: list[bytes] = []
     rows: list[list[Any]] = []
     offset = 0
     for name, kind, raw in sorted(blobs):
-        frame = compressor.compress(raw) if len(raw) > 64 else raw
+        frame = compress(raw) if len(raw) > 64 else raw
         frame = frame if len(frame) < len(raw) else raw
         rows.append([name, kind, offset, len(frame), len(raw)])
         frames.append(frame)
         offset += len(frame)
     for name, place in sorted((elsewhere or {}).items()):
         rows.append([name, place.kind, place.offset, place.length, place.size, place.pack])
-    index = compressor.compress(canonical({"format": PACK_FORMAT, "objects": rows}))
+    index = compress(canonical({"format": PACK_FORMAT, "objects": rows}))
     whole = b"".join([*frames, index, _TRAILER.pack(len(index), _MAGIC)])
     return hashlib.sha256(whole).hexdigest(), whole
 
@@ -104,20 +105,20 @@ def _place(row: list[Any], own: str) -> Place:
     return Place(elsewhere[0] if elsewhere else own, kind, offset, length, size)
 
 
-def decompressed(frame: bytes, most: int, by: zstandard.ZstdDecompressor | None = None) -> bytes:
+def decompressed(frame: bytes, most: int) -> bytes:
     """The content of a zstd frame of at most `most` bytes. Raises `ValueError`, before it takes memory for more."""
     size = zstandard.frame_content_size(frame)
     if not 0 <= size <= most:
         raise ValueError(f"a frame claims {size} bytes, more than {most}")
-    return (by or zstandard.ZstdDecompressor()).decompress(frame, max_output_size=size) if size else b""
+    return decompressor().decompress(frame, max_output_size=size) if size else b""
 
 
-def unframed(frame: bytes, place: Place, where: str, by: zstandard.ZstdDecompressor | None = None) -> bytes:
-    """The bytes of an object; `by` saves making a decompressor for each of many. Raises `BlobCorrupt`."""
+def unframed(frame: bytes, place: Place, where: str) -> bytes:
+    """The bytes of an object. Raises `BlobCorrupt`."""
     try:
         if place.size > MAX_OBJECT:
             raise ValueError(f"an object of {place.size} bytes")
-        raw = frame if place.length == place.size else decompressed(frame, place.size, by)
+        raw = frame if place.length == place.size else decompressed(frame, place.size)
         if len(raw) != place.size:
             raise ValueError(f"{len(raw)} bytes in place of {place.size}")
     except (ValueError, zstandard.ZstdError) as e:
