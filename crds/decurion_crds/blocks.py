@@ -104,8 +104,8 @@ class Argument(Compiled):
 class ToolCall(Compiled):
     """One call of a tool. `input` and `output` are the schemas of the tool, as its server's resource declares them.
 
-    `repeatable` says that a call may be made again: the tool only reads, or knows a repeated call by its key. `result`
-    is over `raw`, which is `{text, value}`.
+    `repeatable` says that a call may be made again: the tool only reads, or knows a repeated call by its key.
+    `concurrency` is how many calls of it its server bears at a time. `result` is over `raw`, which is `{text, value}`.
     """
 
     server: str
@@ -115,6 +115,7 @@ class ToolCall(Compiled):
     input: Schema
     output: Schema
     repeatable: bool = False
+    concurrency: int | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class AgentTool(Compiled):

@@ -123,6 +123,20 @@ def test_runners_share_a_rate_and_the_shares_move() -> None:
     in_virtual_time(work())
 
 
+def test_who_waits_goes_on_when_the_share_grows() -> None:
+    async def work() -> None:
+        rates, now = Rates({"requestsPerMinute": 60}, 1 / 60), asyncio.get_running_loop().time
+        await rates.begin(request())
+        begun = now()
+        waiting = asyncio.create_task(rates.begin(request()))
+        await asyncio.sleep(10)
+        rates.resize(1.0)
+        await waiting
+        assert now() - begun < 12
+
+    in_virtual_time(work())
+
+
 class Model:
     """Answers after a second, fails when its deadline is not whole, and keeps the times at which it was asked."""
 

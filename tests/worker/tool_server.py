@@ -6,6 +6,8 @@ import asyncio
 import socket
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -20,20 +22,23 @@ from decurion_worker.tools.mcp import IDEMPOTENCY_KEY
 class ToolServer:
     """A server with the tools `lookup`, `note`, `fail`, `odd` and `plain`.
 
-    `calls` counts them by name, `keys` what came as idempotency key, `seen` holds arguments. `status` is answered to
-    every call of a tool while it is set, `hang` holds `note` after it was carried out, until the server stops. It may
-    be stopped and started again: its sessions are then gone, its address stays. A `legacy` one knows only the protocol
-    with sessions.
+    `calls` counts them by name, `most` how many were in flight at a time, `keys` what came as idempotency key, `seen`
+    holds arguments. `status` is answered to every call of a tool while it is set, `hang` holds `note` after it was
+    carried out, until the server stops. It may be stopped and started again: its sessions are then gone, its address
+    stays. A `legacy` one knows only the protocol with sessions.
     """
 
     def __init__(self, *, legacy: bool = False, token: str = "") -> None:
         self.calls: Counter[str] = Counter()
         self.keys: list[str] = []
         self.seen: list[dict[str, Any]] = []
+        self.flying: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
         self.headers: list[dict[str, str]] = []
         self.status = 0
         self.hang = False
         self.lookup_seconds = 0.0
+        self.note_seconds = 0.0
         self._legacy = legacy
         self._token = token
         self._port = 0
@@ -99,6 +104,15 @@ class ToolServer:
         meta = context.request_context.meta or {}
         self.keys.append(str(dict(meta).get(IDEMPOTENCY_KEY, "")))
 
+    @contextmanager
+    def _in_flight(self, name: str) -> Iterator[None]:
+        self.flying[name] += 1
+        self.most[name] = max(self.most[name], self.flying[name])
+        try:
+            yield
+        finally:
+            self.flying[name] -= 1
+
     def _tools(self) -> MCPServer:
         server = MCPServer("test")
 
@@ -106,15 +120,18 @@ class ToolServer:
         async def lookup(query: str, context: Context[Any, Any], limit: int = 3) -> dict[str, Any]:
             """Find titles."""
             self._heard("lookup", context, query=query, limit=limit)
-            await asyncio.sleep(self.lookup_seconds)
+            with self._in_flight("lookup"):
+                await asyncio.sleep(self.lookup_seconds)
             return {"hits": [{"title": f"{query} {i}"} for i in range(limit)]}
 
         @server.tool()
         async def note(text: str, context: Context[Any, Any]) -> str:
             """Write a note down: an effect."""
             self._heard("note", context, text=text)
-            while self.hang:
-                await asyncio.sleep(0.01)
+            with self._in_flight("note"):
+                await asyncio.sleep(self.note_seconds)
+                while self.hang:
+                    await asyncio.sleep(0.01)
             return f"noted {text}"
 
         @server.tool()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from decurion_crds.canonical import Json, canonical, digest
-from decurion_crds.compiled import AgentTool, CompiledGraph, Expr, Node, Schema, Scope, Text
+from decurion_crds.compiled import AgentTool, CompiledGraph, Expr, Node, Schema, Scope, Text, ToolCall
 from decurion_crds.errors import MergeRefused
 from decurion_crds.expressions import Evaluator, ExpressionFailed
 from decurion_crds.secrets import secret_entries
@@ -229,6 +230,13 @@ class RunContext:
         for wanted in sorted(secret_entries(spec)):
             await self._wait_for(wanted)
         return self._tools.of(name, spec, secrets=self._secrets)
+
+    def turn(self, call: ToolCall) -> AbstractAsyncContextManager[None]:
+        """The turn of one call of a tool, of which its server bears only so many at a time."""
+        if call.concurrency is None:
+            return nullcontext()
+        spec = self.graph.servers[call.server]
+        return self._tools.slots.at([spec["url"], spec.get("auth"), call.name], call.concurrency)
 
     async def _wait_for(self, wanted: tuple[str, str]) -> None:
         if wanted in self._secrets:

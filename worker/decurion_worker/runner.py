@@ -195,6 +195,7 @@ class Runner:
                 self._seals[run] = seal
             case Runners(count):
                 self._slots.share(count)
+                self._tools.slots.share(count)
             case Secrets(run, values):
                 if run in self._runs:
                     self._runs[run].context.give_secrets(values)

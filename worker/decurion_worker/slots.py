@@ -57,31 +57,46 @@ class Slots:
                 waiter.set_result(None)
 
 
-class ModelSlots:
-    """The slots and rates of all models on one runner, shared by all its runs: one set for each model and limit.
-
-    Each of `runners` runners may use an even share of a limit: of concurrency, one call at least.
+class SharedSlots:
+    """Sets of slots on one runner, shared by all its runs. Each of `runners` runners may use an even share of a limit,
+    one call at least.
     """
 
     def __init__(self) -> None:
         self._runners = 1
         self._slots: dict[bytes, tuple[int, Slots]] = {}
-        self._rates: dict[bytes, Rates] = {}
 
     def share(self, runners: int) -> None:
         """There are `runners` runners now."""
         self._runners = max(1, runners)
         for limit, slots in self._slots.values():
             slots.resize(self._share(limit))
+
+    def at(self, place: Json, limit: int) -> Slots:
+        """The slots of what `place` names, under this limit."""
+        key = canonical([place, limit])
+        if key not in self._slots:
+            self._slots[key] = (limit, Slots(self._share(limit)))
+        return self._slots[key][1]
+
+    def _share(self, limit: int) -> int:
+        return max(1, limit // self._runners)
+
+
+class ModelSlots(SharedSlots):
+    """The slots and rates of all models: one set for each model and limit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rates: dict[bytes, Rates] = {}
+
+    def share(self, runners: int) -> None:
+        super().share(runners)
         for rates in self._rates.values():
             rates.resize(1 / self._runners)
 
     def of(self, spec: Mapping[str, Json]) -> Slots:
-        limit = (spec.get("limits") or {}).get("concurrency") or UNLIMITED
-        key = canonical([*_place(spec), limit])
-        if key not in self._slots:
-            self._slots[key] = (limit, Slots(self._share(limit)))
-        return self._slots[key][1]
+        return self.at(_place(spec), (spec.get("limits") or {}).get("concurrency") or UNLIMITED)
 
     def rates(self, spec: Mapping[str, Json]) -> Rates:
         limits = {name: most for name, most in (spec.get("limits") or {}).items() if name != "concurrency"}
@@ -89,9 +104,6 @@ class ModelSlots:
         if key not in self._rates:
             self._rates[key] = Rates(limits, 1 / self._runners)
         return self._rates[key]
-
-    def _share(self, limit: int) -> int:
-        return max(1, limit // self._runners)
 
 
 def _place(spec: Mapping[str, Json]) -> list[Json]:

@@ -129,6 +129,7 @@ def _compiled(name: str, tool: Tool | GraphTool, scope: ToolScope) -> AgentTool:
         input=tool.input,
         output=TEXT if tool.output is None else tool.output,
         repeatable=tool.repeatable,
+        concurrency=tool.concurrency,
     )
     return AgentTool.model_validate(
         {"name": name, "description": tool.description, "call": call, "timeoutSeconds": tool.seconds}

@@ -18,6 +18,8 @@ from decurion_crds.compiled import Node, Scope
 
 _OF_NODE = ("after", "parents", "reads", "digest")
 _NO_TOOLS: Mapping[str, Scope] = {}
+_OF_CALLS = ("repeatable", "concurrency")
+"""What decides only when a tool is called, and whether it is called again."""
 _OF_MODEL = ("protocol", "model", "parameters", "structuredOutput", "scripted")
 
 
@@ -37,7 +39,7 @@ def node_digest(
     if node.graph is not None:
         own.pop("graph")
     if node.tool is not None:
-        own["tool"].pop("repeatable", None)
+        _drop(own["tool"], _OF_CALLS)
     if node.loop is not None:
         own["loop"] = {key: value for key, value in own["loop"].items() if key != "template"}
     if node.agent is not None:
@@ -46,7 +48,7 @@ def node_digest(
             if "graph" in tool:
                 tool["graph"] = tools[tool["graph"]].digest
             else:
-                tool["call"].pop("repeatable", None)
+                _drop(tool["call"], _OF_CALLS)
     if node.llm is not None:
         own["llm"] = {key: value for key, value in own["llm"].items() if key != "ref"}
     asked = [{key: llm[key] for key in _OF_MODEL if key in llm} for llm in llms]
@@ -64,6 +66,11 @@ def scope_digest(scope: Scope, *, final: Scope | None = None) -> str:
     for key in ("digest", "order", "leaf"):
         own.pop(key, None)
     return digest("scope/v0", canonical(own))
+
+
+def _drop(value: dict[str, Json], names: Sequence[str]) -> None:
+    for name in names:
+        value.pop(name, None)
 
 
 def _plain(value: Json) -> Json:

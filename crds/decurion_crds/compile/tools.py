@@ -85,6 +85,7 @@ class Tool:
     output: Schema | None
     repeatable: bool
     seconds: float
+    concurrency: int | None
 
     @property
     def owner(self) -> str:
@@ -137,6 +138,7 @@ class ToolDraft:
             input=tool.input,
             output=self.due(declared),
             repeatable=tool.repeatable,
+            concurrency=tool.concurrency,
         )
 
 
@@ -193,6 +195,7 @@ def _tool_of(ref: str, server: MCPServer, tool: ServerTool) -> Tool:
         output=None if given is None else dict(settled(given)),
         repeatable=policy.read_only or policy.idempotent,
         seconds=policy.timeout_seconds or server.spec.timeout_seconds or CALL_SECONDS,
+        concurrency=policy.concurrency,
     )
 
 

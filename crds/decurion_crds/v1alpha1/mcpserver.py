@@ -81,11 +81,17 @@ class ToolPolicy(Model):
     timeout_seconds: float | None = Field(
         None, gt=0, le=86_400, description="Longest time of one call, in seconds. Default that of the server."
     )
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="Most calls of it in flight at a time, for each driver, whose runners have even shares. Absent, "
+        "there is no limit.",
+    )
 
     later: ClassVar[Mapping[str, str]] = {
         "cacheable": "remove it; a committed call is not made again",
         "approval": "remove the tool, or make the decision a node before it",
-        "concurrency": "bound it by the concurrency of the map",
         "identityKey": "remove it; repeated calls are told by name and arguments",
         "polling": "remove it",
         "dependsOn": "remove it; calls of one turn run side by side",

@@ -146,9 +146,15 @@ async def call_tool(
         return await call_workspace(execution, call.name, arguments)
     seconds = execution.node.timeout_seconds if seconds is None else seconds
     server = await execution.context.tool_server(call.server)
+    turn = execution.context.turn
     if call.repeatable:
+
+        async def once() -> ToolAnswer:
+            async with turn(call):
+                return await _once(execution, server, call, path, arguments, seconds)
+
         return await with_retries(
-            lambda: _once(execution, server, call, path, arguments, seconds),
+            once,
             transient=execution.node.retry.transient,
             rng=random.Random(path),
             on_attempt_failed=lambda error: note_failure(execution, error, tool=call.name),
@@ -165,8 +171,13 @@ async def call_tool(
     async def carry_out(permit: Permit) -> ToolAnswer:
         return await _once(execution, server, call, path, arguments, seconds, permit)
 
+    async def once_at_most() -> ToolAnswer:
+        # Leave to carry it out runs out: it is asked for when the call can go out.
+        async with turn(call):
+            return await effect.once(carry_out)
+
     return await with_retries(
-        lambda: effect.once(carry_out),
+        once_at_most,
         transient=execution.node.retry.transient,
         rng=random.Random(path),
         on_attempt_failed=lambda error: note_failure(execution, error, tool=call.name),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from decurion_worker.errors import SecretInvalid, SecretMissing, ToolMisconfigured
+from decurion_worker.slots import SharedSlots
 
 if TYPE_CHECKING:
     from decurion_worker.tools.mcp import McpServer
@@ -15,10 +16,13 @@ SecretValues = Mapping[tuple[str, str], str]
 
 
 class ToolServers:
-    """The connections of one runner to tool servers, shared by all its runs."""
+    """The connections of one runner to tool servers, shared by all its runs, and the slots of tools that bear only so
+    many calls at a time.
+    """
 
     def __init__(self) -> None:
         self._servers: dict[tuple[str, Headers], McpServer] = {}
+        self.slots = SharedSlots()
 
     def of(self, name: str, spec: Mapping[str, Any], *, secrets: SecretValues) -> McpServer:
         """The server of the `MCPServer` resource `name`.
