@@ -7,6 +7,8 @@ import pytest
 from decurion_ledger import open_store
 from manifests import compiled
 from test_runs import Bench, _begin, _stores, done, put_all
+from test_times_of_leaves import ended, request
+from virtual_time import in_virtual_time
 
 LLM = """
 ---
@@ -151,3 +153,55 @@ async def test_a_map_whose_branches_were_given_up_is_not_the_cause() -> None:
     (joined,) = [record for record in log if record.path == "/rows!join"]
     assert joined.core is not None
     assert joined.core["outcome"] == {"failed": {"class": "Terminal", "code": "Abandoned"}}
+
+
+MENDED = """
+  nodes:
+    - name: each
+      map: {items: "[1, 2]", as: k, template: one}
+    - name: wait
+      llm: {ref: slow, prompt: soon}
+    - name: bad
+      after: [wait]
+      code: |
+        raise ValueError("the cause")
+        {"k": 1}
+      output: {k: {type: integer}}
+  output: {all: nodes.each.output.items}
+  templates:
+    - name: one
+      input: {k: {type: integer}}
+      nodes:
+        - name: deep
+          graph: {template: fails}
+          onFailure: otherwise
+          otherwise: {k: "-1"}
+      output: {k: nodes.deep.output.k}
+    - name: fails
+      nodes:
+        - name: never
+          code: |
+            raise ValueError("this would have been mended")
+            {"k": 1}
+          output: {k: {type: integer}}
+      output: {k: nodes.never.output.k}
+      finally:
+        - name: late
+          llm: {ref: slow, prompt: later}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {name: slow}
+spec:
+  protocol: scripted
+  scripted:
+    replies: [{match: soon, reply: '{"text": "x"}', delaySeconds: 1}, {reply: '{"text": "x"}', delaySeconds: 5}]
+"""
+
+
+def test_what_otherwise_would_have_mended_is_not_the_cause() -> None:
+    """The items fail before the node that is the cause, and end after it, when nothing stands for them any more."""
+    store = open_store(f"memory://mended-{next(_stores)}")
+    session = in_virtual_time(ended(store, later=0.0, request=request(graph=compiled(MENDED), input={})))
+    assert session.projection()["phase"] == "Failed"
+    assert "the cause" in session.facts.message

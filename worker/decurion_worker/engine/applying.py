@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from decurion_ledger import Record
 from decurion_worker.engine.actions import Applied, failure_of
 from decurion_worker.engine.agents import AgentCalls
@@ -14,7 +16,7 @@ from decurion_worker.engine.finals import FINAL_MARK
 from decurion_worker.engine.opened import ARM, BranchStatus, Opened, RoundEnd
 from decurion_worker.engine.parking import unpark
 from decurion_worker.engine.rounds import forget_rounds
-from decurion_worker.engine.scopes import NodeStatus, RunTime, ScopeState
+from decurion_worker.engine.scopes import ABANDONED, NodeStatus, RunTime, ScopeState
 from decurion_worker.engine.state import EngineState, base_of, loop_of
 from decurion_worker.errors import LogCorrupt
 from decurion_worker.failure import Failure
@@ -211,6 +213,8 @@ class Applying:
             scope.cores[name] = (record.path, record.core_hash)
             self._state.offers.push(scope, "otherwise", name)
         else:
+            # What was to stand for it is not asked for any more, since something else failed: that is the cause.
+            failure = replace(failure, code=ABANDONED) if rule == "otherwise" else failure
             self._then.end_node(scope, name, NodeStatus.FAILED, record, failure)
 
     def _taken_back(self, scope: ScopeState, key: str) -> None:
