@@ -71,6 +71,8 @@ class Desk:
     def __init__(self, given: dict[str, bool], *, pause: Callable[[], AbstractContextManager[None]]) -> None:
         self._given = given
         self._pause = pause
+        self.unused = set(given)
+        """Names of `given` that nothing had that was asked until now."""
 
     async def __call__(self, asked: Sequence[Asked], answer: Callable[[Answer], Awaitable[Verdict]]) -> bool:
         """Answer one request at least; False when nobody is there who could."""
@@ -90,6 +92,7 @@ class Desk:
     def _decided(self, one: Asked) -> bool | None:
         for name in (one.path, one.node.name, "*"):
             if name in self._given:
+                self.unused.discard(name)
                 return self._given[name]
         return None
 

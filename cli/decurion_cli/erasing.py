@@ -38,7 +38,7 @@ def erase(
         if not dry_run and not yes and not found.before:
             others = [other for other in found.runs if other != run]
             beside = f", and in {', '.join(others)}, which have the same values" if others else ""
-            if not typer.confirm(f"Erase what is sensitive in {run}{beside}? Nobody can bring it back", err=True):
+            if not _confirmed(f"Erase what is sensitive in {run}{beside}? Nobody can bring it back"):
                 raise InputError("nothing was erased")
         done = found if dry_run else asyncio.run(_erase(uri, run, dry_run=False))
     if output == "json":
@@ -48,6 +48,16 @@ def erase(
     verb = "was erased before" if done.before else "would be erased" if dry_run else "is erased"
     for name in done.runs:
         typer.echo(f"{name}: what is sensitive in it {verb}.")
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort as error:
+        typer.echo(err=True)
+        raise InputError(
+            "nothing was erased, since nobody answered; say --yes where nobody is at a terminal"
+        ) from error
 
 
 async def _erase(uri: str, run: str, *, dry_run: bool) -> Erasure:

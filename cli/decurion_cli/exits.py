@@ -29,7 +29,7 @@ def fail(message: str, code: int) -> NoReturn:
 
 @contextmanager
 def exits(*, resume: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Turns the project's errors into messages and exit codes.
+    """Turns the project's errors, and those of files that were named, into messages and exit codes.
 
     `resume` gives the line that goes on from where an error struck, if there is one.
     """
@@ -40,11 +40,16 @@ def exits(*, resume: Callable[[], str] = lambda: "") -> Iterator[None]:
             typer.echo(finding.text(), err=True)
         raise typer.Exit(BAD_INPUT) from error
     except InputError as error:
-        fail(str(error), BAD_INPUT)
+        fail(str(error) + _on(resume()), BAD_INPUT)
     except KeyboardInterrupt:
         fail("interrupted" + ("; what is finished is kept" + _on(resume()) if resume() else ""), INTERRUPTED)
     except DecurionError as error:
         fail(str(error) + _on(resume()), ENVIRONMENT)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        reason = f"{error.filename}: {error.strerror or type(error).__name__}"
+        fail(f"{reason}; name another place, or see that this one may be read and written" + _on(resume()), ENVIRONMENT)
 
 
 def _on(line: str) -> str:

@@ -62,7 +62,7 @@ def exists(ledger: str) -> None:
                 f"{ledger}: it is a file; bring its run back by `decurion ledger copy {ledger} RUN LEDGER`"
             )
         if ("://" not in ledger or ledger.startswith("file:")) and not folder.is_dir():
-            raise InputError(f"{ledger}: there is no ledger; correct --ledger, or run a graph on it first")
+            raise InputError(f"{ledger}: there is no ledger; correct its address, or run a graph on it first")
 
 
 @app.command("ls")

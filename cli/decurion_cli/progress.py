@@ -41,7 +41,7 @@ class RunDisplay:
         self._task = self._bar.add_task(f"run {run}", total=None, note="")
 
     def __enter__(self) -> RunDisplay:
-        if self._enabled:
+        if self._enabled and self._console.is_terminal:
             self._bar.start()
         return self
 
@@ -61,9 +61,13 @@ class RunDisplay:
     ) -> None:
         # A bar of a run that never began would only stand above the sentence that says why.
         self._bar.live.transient = not self.begun
-        self._bar.stop()
+        if self._bar.live.is_started:
+            self._bar.stop()
 
     def update(self, projection: dict[str, Any]) -> None:
+        if self._enabled and not self.begun:
+            # Elsewhere than on a terminal a bar that was started leaves a line, so it is once there is a run.
+            self._bar.start()
         self.begun = True
         done, _, total = projection["progress"].partition("/")
         running = [n["name"] for n in projection["nodes"] if n["phase"] == "Running"]

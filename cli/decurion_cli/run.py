@@ -18,6 +18,7 @@ from decurion_cli.places import LEDGER
 from decurion_cli.revealing import SHOWN, SealKeyOption
 from decurion_cli.revealing import seal_key as seal_key_of
 from decurion_crds.errors import DecurionError, InputError
+from decurion_crds.findings import printable
 
 if TYPE_CHECKING:
     from decurion_cli.manifests import Manifests
@@ -154,6 +155,8 @@ def run(
             )
     except RunWaits as waits:
         decide = f"decurion approve {request.run} {shlex.quote(waits.path)} --ledger {shlex.quote(ledger)}"
+        for name in sorted(desk.unused):
+            typer.echo(f"decurion: --approve {printable(name)}: nothing that it asks now has this name", err=True)
         fail(f"{waits}\ndecide with: {decide}\nthen go on with: {line}", WAITING)
     display.ended(end.projection, ledger)
     if output == "json" and end.output is not None:

@@ -63,8 +63,9 @@ async def copy_run(
     source is not whole, or the error of either store.
     """
     work = _Copy(source, run, target, progress, clock or SystemClock())
+    own = await work.own()
     await Admission(target).check()
-    await work.run_objects()
+    await work.run_objects(own)
     if keys:
         await copy_key(source, run, target)
     work.copied.problems = await verify(target, run)
@@ -84,13 +85,12 @@ class _Copy:
         self._clock = clock
         self.copied = Copied()
 
-    async def run_objects(self) -> None:
-        own = await self._own()
+    async def run_objects(self, own: list[str]) -> None:
         await self._exactly(final_key(self._run))
         await self._blobs()
         await self._some(self._exactly(key) for key in own)
 
-    async def _own(self) -> list[str]:
+    async def own(self) -> list[str]:
         """The keys of the run but for `final`, the log last. What is derived and may differ is left out."""
         prefix = run_prefix(self._run)
         keys = sorted([info.key async for info in self._source.list(prefix)], key=lambda key: ("/log/" in key, key))

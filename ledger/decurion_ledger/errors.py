@@ -463,7 +463,7 @@ class _BadInput(InputError, LedgerError):
         self.rule = rule
 
     def __str__(self) -> str:
-        return f"{type(self).__name__}: {self.given!r}: {self.rule}."
+        return f"{self.given!r}: {self.rule}."
 
 
 class BadPath(_BadInput):

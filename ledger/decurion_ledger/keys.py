@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import orjson
 
 from decurion_crds.canonical import canonical
-from decurion_ledger.errors import KeyDamaged, KeyErased, KeyMissing, NotFound, WrongSealKey
+from decurion_ledger.errors import KeyDamaged, KeyErased, KeyMissing, NotFound, RunNotFound, WrongSealKey
 from decurion_ledger.layout import KEYS, run_prefix
 from decurion_ledger.patience import Patience, SystemClock, patiently
 from decurion_ledger.reader import READING
@@ -83,12 +83,14 @@ class Erasure:
 async def erase(store: Store, run: str, *, at: str, dry_run: bool = False) -> Erasure:
     """Destroy the key of a run, all versions of it: what it has encrypted can be read by nobody any more.
 
-    A run of the same family that is open cannot go on. Raises `KeyMissing` for a run without sensitive values, or the
-    store's error: then do it again.
+    A run of the same family that is open cannot go on. Raises `RunNotFound`, `KeyMissing` for a run without sensitive
+    values, or the store's error: then do it again.
     """
     held = await _object(store, key_key(run), READING)
     if held is None:
         if await _object(store, key_key(run) + GONE, READING) is None:
+            if not await _begun(store, run):
+                raise RunNotFound(run, store.uri)
             raise KeyMissing(run, store.uri)
         if not dry_run:
             await _destroy(store, run)
@@ -115,6 +117,13 @@ async def copy_key(source: Store, run: str, target: Store) -> bool:
         return False
     await _ask(partial(target.put_new, key_key(run), content))
     return True
+
+
+async def _begun(store: Store, run: str) -> bool:
+    """Whether the store has anything of a run."""
+    async for _ in store.list(run_prefix(run)):
+        return True
+    return False
 
 
 async def _destroy(store: Store, run: str) -> None:

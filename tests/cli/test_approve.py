@@ -103,6 +103,20 @@ def test_an_answer_that_is_none_or_that_lacks_the_form_is_told_at_once(folder: P
     assert 'form: "account" is a required property' in short.stderr
 
 
+def test_an_answer_that_nobody_asked_for_is_told_when_a_run_goes_on(folder: Path) -> None:
+    decurion(folder, *START)
+    again = decurion(folder, "run", "--resume", "one", "--ledger", "led", "--quiet", "--approve", "reviw=yes")
+    assert again.returncode == 4
+    assert "--approve reviw: nothing that it asks now has this name" in again.stderr
+    assert "review" in again.stderr
+
+
+def test_an_answer_that_is_refused_leaves_a_run_and_the_line_that_goes_on_with_it(folder: Path) -> None:
+    refused = decurion(folder, *START, "--approve", "review=yes")
+    assert refused.returncode == 2
+    assert refused.stderr.endswith("\ngo on with: decurion run --resume one --ledger led\n")
+
+
 def test_without_a_cluster_the_command_says_what_to_name(folder: Path) -> None:
     nowhere = decurion(folder, "approve", "one")
     assert nowhere.returncode == 3

@@ -81,3 +81,9 @@ def test_artefacts_of_a_graph_without_files_are_refused(folder: Path) -> None:
         GRAPH.partition("  nodes:")[0] + '  nodes: [{name: a, transform: {v: "1"}}]\n  output: {v: nodes.a.output.v}\n'
     )
     assert "no node of the graph has anything to do with files" in call("validate", "graph.yaml", status=2)
+
+
+def test_a_place_that_cannot_be_written_is_told(folder: Path) -> None:
+    run(folder, "[{path: out/b.md, text: b}]")
+    told = call("artefact", "get", "r1", "data", "--to", "nowhere/data", status=3)
+    assert told.startswith("decurion: nowhere/data: No such file or directory; name another place")

@@ -457,7 +457,7 @@ def test_a_run_is_validated_beside_its_graph(tmp_path: Path) -> None:
 def test_a_ledger_that_is_not_there_is_not_one_without_runs(tmp_path: Path) -> None:
     done = decurion("ledger", "ls", "--ledger", "nowhere", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "nowhere: there is no ledger; correct --ledger, or run a graph on it first" in done.stderr
+    assert "nowhere: there is no ledger; correct its address, or run a graph on it first" in done.stderr
     assert not (tmp_path / "nowhere").exists()
 
 

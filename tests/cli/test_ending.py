@@ -77,3 +77,20 @@ def test_what_makes_no_sense_is_one_sentence_and_exit_2(folder: Path) -> None:
         assert done.returncode == 2, done.stderr
         assert words in done.stderr
         assert done.stderr.strip().count("\n") == 0, done.stderr
+
+
+def test_a_path_that_nothing_ran_at_is_told_with_one_that_may_be_meant(folder: Path) -> None:
+    (folder / "rows.jsonl").write_text("1\n2\n")
+    given = json.dumps({"uri": (folder / "rows.jsonl").as_uri()})
+    assert run(folder, "run", "halves.yaml", "--input", given, "--run-id", "first", "-q").returncode == 0
+
+    def refused(path: str) -> str:
+        done = run(folder, "run", "--fork-from", "first", path)
+        assert (done.returncode, done.stdout) == (2, "")
+        return done.stderr
+
+    assert refused("rowz").endswith("there is nothing at '/rowz' that could run again; did you mean /rows?\n")
+    assert "did you mean /rows[0000" in refused("/rows[7]")
+    assert "what finally did is never taken" in refused("/finally/told")
+    assert refused("sums").startswith("decurion: run first:")
+    assert run(folder, "run", "--fork-from", "first", "rows[1]", "-q").returncode == 0

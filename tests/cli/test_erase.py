@@ -124,3 +124,31 @@ def test_a_sensitive_input_in_a_resource_is_warned_of(folder: Path) -> None:
     assert said.returncode == 0
     assert "warning: in.yaml:21:36 input.who [SENSITIVE] who is sensitive" in said.stderr
     assert NAME not in said.stderr
+
+
+def test_a_run_that_is_not_there_is_told_apart_from_one_without_a_key(folder: Path) -> None:
+    missing = decurion(folder, "ledger", "erase", "ledger", "nobody", "--yes")
+    assert missing.returncode == 3
+    assert "run nobody has no log in" in missing.stderr
+
+
+def test_without_an_answer_nothing_is_erased(folder: Path) -> None:
+    assert run(folder, NAME, "--run-id", "asked").returncode == 0
+    asked = decurion(folder, "ledger", "erase", "ledger", "asked")
+    assert asked.returncode == 2
+    assert "decurion: nothing was erased, since nobody answered; say --yes" in asked.stderr
+
+
+def test_a_run_that_is_refused_leaves_no_key(folder: Path) -> None:
+    assert run(folder, NAME, "--run-id", "went-well").returncode == 0
+    keys = sorted((folder / "ledger" / "keys").rglob("*"))
+    retry = decurion(folder, "run", "--retry-from", "went-well", "--ledger", "ledger", "--run-id", "never")
+    assert retry.returncode == 2
+    assert retry.stderr.startswith("decurion: run went-well: it succeeded")
+    other = decurion(
+        folder, "run", "--fork-from", "went-well", "/write", "--input", "{}", "--ledger", "ledger", "--run-id", "never"
+    )
+    assert other.returncode == 2
+    assert [path for path in sorted((folder / "ledger" / "keys").rglob("*")) if path.is_file()] == [
+        path for path in keys if path.is_file()
+    ]

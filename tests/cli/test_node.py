@@ -152,7 +152,7 @@ def test_what_is_other_than_expected_is_shown_as_a_diff(graph: Path) -> None:
         ("one.read", {"txt": "a"}, 'the snapshot has "txt", which one.read does not read; did you mean "text"?'),
         ("one.read", {}, "the snapshot has neither text nor input.text, from which it comes; add one of them"),
         ("each", {}, "the snapshot lacks input.texts, which the block of each reads; add it"),
-        ("check", {"input": {"limt": 1}}, 'and the graph has no such name; did you mean "limit"?'),
+        ("check", {"input": {"limt": 1}}, 'and where the node stands there is no such name; did you mean "limit"?'),
         ("check", {"nodes": {"each": 1}}, "nodes.each of the snapshot has its output alone; write each: {output: …}"),
         ("each", {"input": {"texts": [1]}}, "input.texts of the snapshot is not what the graph has there"),
     ],

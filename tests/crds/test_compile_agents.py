@@ -75,6 +75,13 @@ def test_the_model_of_an_agent_is_no_need_of_the_graph_that_uses_it(checker: Che
     assert agent.model == "claude"
 
 
+def test_that_an_agent_is_not_there_is_told_once(checker: Checker) -> None:
+    nodes = "nodes: [{name: ask, agent: {ref: nobody, prompt: Go}}]\n  output: {answer: nodes.ask.output.answer}\n"
+    graph = f"{HEAD}\nkind: TaskGraph\nmetadata: {{name: alone}}\nspec:\n  {nodes}"
+    [finding] = told(checker, MODELS + HELPER + graph, "alone")
+    assert finding.startswith('alone nodes.ask.agent.ref REF-MISSING there is no Agent "nobody"')
+
+
 def test_a_need_that_an_agent_alone_names_is_not_used(checker: Checker) -> None:
     writer = (
         f"{HEAD}\nkind: LLM\nmetadata: {{name: writer}}\nspec: {{protocol: scripted, scripted: {{default: x}}}}\n---\n"

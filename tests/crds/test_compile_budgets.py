@@ -171,12 +171,18 @@ def test_a_price_changes_what_a_run_costs_and_not_what_its_nodes_are(checker: Ch
     assert {node.digest for node in bound.templates["graph:other(dear=free)"].nodes} <= {node.digest for node in others}
 
 
+_NO_AMOUNT = (
+    'an amount of dollars has at most nine digits before the point and nine after it, and no sign; write "0.25"'
+)
+
+
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
         ({"costUSD": 0.5}, 'an amount of dollars is an integer or a text: write "0.5", with the quotes'),
         ({"costUSD": "0"}, "nothing can be done for no money; write an amount above 0"),
-        ({"costUSD": "1e3"}, 'an amount of dollars is an integer or a text: write "0.25", with the quotes'),
+        ({"costUSD": True}, 'an amount of dollars is an integer or a text: write "0.25", with the quotes'),
+        *(({"costUSD": given}, _NO_AMOUNT) for given in ("1e3", "-1", "1,5", "free", "", -1, 10**9)),
         ({"tokens": 0}, 'an integer from 1 to 1,000,000,000,000 is due, or a text such as "100k" or "2M"'),
         ({"tokens": "1.5k"}, 'an integer from 1 to 1,000,000,000,000 is due, or a text such as "100k" or "2M"'),
         ({"tokens": "9999G"}, 'an integer from 1 to 1,000,000,000,000 is due, or a text such as "100k" or "2M"'),

@@ -8,7 +8,7 @@ import pytest
 
 from decurion_ledger import Record, RecordType, Values, make_core
 from decurion_ledger.copying import copy_run
-from decurion_ledger.errors import CopyDiffers, LogCorrupt, RunDeleted, RunNotFound, RunOpen
+from decurion_ledger.errors import BadRunId, CopyDiffers, LogCorrupt, RunDeleted, RunNotFound, RunOpen
 from decurion_ledger.layout import BLOBS, CHECKS, FORMAT, slot_key, tomb_key
 from decurion_ledger.references import blobs_of
 from decurion_ledger.stores import Counted, LocalStore, MemoryStore, Put, Store
@@ -152,3 +152,11 @@ async def test_a_second_copy_sends_nothing(tmp_path: Path) -> None:
     assert (again.bytes, again.blobs, again.objects) == (0, 0, 0)
     assert again.present == len(await content(source))
     await target.aclose()
+
+
+@pytest.mark.parametrize(("run", "error"), [("no/id", BadRunId), ("nobody", RunNotFound)])
+async def test_nothing_is_written_for_a_run_that_is_not_there(run: str, error: type[Exception]) -> None:
+    target = MemoryStore()
+    with pytest.raises(error):
+        await copy_run(MemoryStore(), run, target)
+    assert [info.key async for info in target.list("")] == []

@@ -90,7 +90,7 @@ async def test_a_later_format_is_refused_in_one_sentence_that_says_what_to_do(go
     assert (found.code, "newer release" in found.message) == ("SEGMENT-FORMAT", True)
     await store.put(FORMAT, orjson.dumps({"format": NUMBER + 1}))
     with pytest.raises(StoreRefused, match="use a newer release"):
-        await copy_run(MemoryStore(), "golden", store)
+        await copy_run(store, "golden", store)
 
 
 async def test_the_format_before_the_first_is_refused_as_such(golden) -> None:

@@ -106,7 +106,7 @@ def test_values_share_a_hash_iff_they_share_canonical_bytes(a: object, b: object
     ],
 )
 async def test_what_json_cannot_hold_is_refused(value: object) -> None:
-    with pytest.raises(NotJson, match=r"NotJson: .+: .+\."):
+    with pytest.raises(NotJson, match=r".+: .+\."):
         vhash(value)
     store = Counted(MemoryStore())
     with pytest.raises(NotJson):

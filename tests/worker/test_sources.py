@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from cluster.s3 import S3Server
 from decurion_crds.globs import Glob
 from decurion_ledger import open_store
+from decurion_ledger.errors import BadTree
 from decurion_worker.errors import SourceChanged, SourceMissing, SourceRefused
 from decurion_worker.sources import Sources
 from others_objects import Bucket
@@ -92,6 +94,30 @@ async def test_links_to_files_are_files_and_links_to_folders_are_not_followed(tm
     (tmp_path / "in" / "link.txt").symlink_to(tmp_path / "out" / "b.txt")
     (tmp_path / "in" / "round").symlink_to(tmp_path / "in")
     assert await keys(laptop(), f"{tmp_path}/in") == ["a.txt", "link.txt"]
+
+
+async def test_a_folder_that_is_closed_has_no_link_out_of_it_and_plain_files_only(tmp_path: Path) -> None:
+    put(tmp_path, "others/secret", "in/a", "in/more/b", "in/.hidden/link")
+    inside = tmp_path / "in"
+    (inside / "again").symlink_to("a")
+    (inside / ".out").symlink_to("../others/secret")
+    assert [one.key for one in await laptop().list(str(inside), most=9, closed=True)] == ["a", "again", "more/b"]
+
+    (inside / "more" / "out").symlink_to("../../others/secret")
+    with pytest.raises(BadTree, match=r"more/out.*its link leads out of the folder"):
+        await laptop().list(str(inside), most=9, closed=True)
+    (inside / "more" / "out").unlink()
+    (inside / "folder").symlink_to("../others")
+    with pytest.raises(BadTree, match=r"folder.*its link leads out"):
+        await laptop().list(str(inside), most=9, closed=True)
+    (inside / "folder").unlink()
+    (inside / "folder").symlink_to("more")
+    with pytest.raises(BadTree, match="it is a link to a folder"):
+        await laptop().list(str(inside), most=9, closed=True)
+    (inside / "folder").unlink()
+    os.mkfifo(inside / "pipe")
+    with pytest.raises(BadTree, match="pipe"):
+        await laptop().list(str(inside), most=9, closed=True)
 
 
 async def test_a_name_that_is_no_text_is_told(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ async def first_files(
 async def _read(uri: Json, sources: Sources, upload: Upload, limits: Limits) -> dict[str, Entry | None]:
     entries: dict[str, Entry | None] = {}
     size = 0
-    for one in await sources.list(uri, most=limits.files + 1):
+    for one in await sources.list(uri, most=limits.files + 1, closed=True):
         size += one.size
         if size > limits.bytes:
             raise WorkspaceTooLarge("bytes", size, limits.bytes)

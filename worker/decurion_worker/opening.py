@@ -174,23 +174,9 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
     if earlier is not None and await is_deleted(driver.store, earlier.run, patience=patience):
         raise EarlierCollected(earlier.run)
     graph = await _graph_of(driver, request, earlier)
-    seal = None
-    if graph.sealed:
-        by = keys.needed(request.run, make=True)
-        seal = await make_key(
-            driver.store, request.run, by, seal=earlier.seal if earlier is not None else None, patience=patience
-        )
-    values = Values(driver.store, request.run, patience=patience, seal=seal)
-    checked = await _input_of(driver, request, earlier, graph, values)
-    scheduled = request.scheduled_at or driver.now().astimezone(UTC).isoformat(timespec="seconds")
-    # The hash of something sensitive would tell it to whoever tries all that it can be.
-    said = values.sealing().name(checked).encode() if graph.root.sealed_input else canonical(checked)
-    seed = request.seed or digest("seed/v0", graph.digest.encode(), said)
-    base, more = request.base, {}
-    if earlier is not None:
-        # What runs again is told the same time, and draws the same numbers, as what is taken.
-        scheduled, seed, base = str(earlier.facts["scheduledAt"]), earlier.seed, base or earlier.base
-        more = {"earlier": earlier.taking(graph, checked).note}
+    checked = await _input_of(driver, request, earlier, graph)
+    more = {"earlier": earlier.taking(graph, checked).note} if earlier is not None else {}
+    base = request.base or (earlier.base if earlier is not None else "")
     if base:
         driver.sources.base = Path(base)
     if earlier is None:
@@ -200,6 +186,21 @@ async def _genesis(driver: Driver, request: OpenRequest) -> Record:
     else:
         files = earlier.files
         await take_packs(driver.store, earlier.run, request.run, patience=patience)
+    seal = None
+    if graph.sealed:
+        # Last of all that may be refused: no key stays of a run that never began.
+        by = keys.needed(request.run, make=True)
+        seal = await make_key(
+            driver.store, request.run, by, seal=earlier.seal if earlier is not None else None, patience=patience
+        )
+    values = Values(driver.store, request.run, patience=patience, seal=seal)
+    scheduled = request.scheduled_at or driver.now().astimezone(UTC).isoformat(timespec="seconds")
+    # The hash of something sensitive would tell it to whoever tries all that it can be.
+    said = values.sealing().name(checked).encode() if graph.root.sealed_input else canonical(checked)
+    seed = request.seed or digest("seed/v0", graph.digest.encode(), said)
+    if earlier is not None:
+        # What runs again is told the same time, and draws the same numbers, as what is taken.
+        scheduled, seed = str(earlier.facts["scheduledAt"]), earlier.seed
     return await genesis_record(
         values,
         run=request.run,
@@ -229,15 +230,13 @@ async def _graph_of(driver: Driver, request: OpenRequest, earlier: Read | None) 
     return earlier.graph
 
 
-async def _input_of(
-    driver: Driver, request: OpenRequest, earlier: Read | None, graph: CompiledGraph, values: Values
-) -> Json:
+async def _input_of(driver: Driver, request: OpenRequest, earlier: Read | None, graph: CompiledGraph) -> Json:
     given = request.input
     if request.input_uri:
         given = _parse(request.input_uri, await driver.sources.read(request.input_uri))
     if given is None and earlier is not None:
-        reading = Values(driver.store, request.run, seal=earlier.seal) if earlier.seal is not None else values
-        given = await reading.load(earlier.input)
+        patience = driver.settings.log.patience
+        given = await Values(driver.store, request.run, patience=patience, seal=earlier.seal).load(earlier.input)
     return check_input(graph, {} if given is None else given)
 
 

@@ -226,8 +226,11 @@ class _Scoped:
 def _known(what: str, name: str, schemas: Mapping[str, Any]) -> dict[str, Any]:
     if name not in schemas:
         meant = did_you_mean(name, schemas)
-        hint = f'did you mean "{meant}"?' if meant else f"there are {listed(schemas)}"
-        raise SnapshotRefused(f"the snapshot has {what}.{name}, and the graph has no such name; {hint}")
+        others = f"there are {listed(schemas)}" if schemas else f"it has no {what}"
+        hint = f'did you mean "{meant}"?' if meant else others
+        raise SnapshotRefused(
+            f"the snapshot has {what}.{name}, and where the node stands there is no such name; {hint}"
+        )
     found: dict[str, Any] = schemas[name]
     return found
 

@@ -62,10 +62,12 @@ class Sources:
             return data
         return await self._object(uri, place, etag, most)
 
-    async def list(self, prefix: Json, *, glob: str | None = None, most: int) -> list[Listed]:
+    async def list(self, prefix: Json, *, glob: str | None = None, most: int, closed: bool = False) -> list[Listed]:
         """The files below a folder or prefix whose keys fit `glob`, in order of their keys: at most `most` of them.
 
-        Names that begin with a dot are left out, and what lies inside the ledger. Raises as `read` does.
+        Names that begin with a dot are left out, and what lies inside the ledger. `closed`: a
+        folder of this machine is refused by `BadTree` where it has links that lead out, or what is no plain file.
+        Raises as `read` does.
         """
         uri, place = self._place(prefix)
         pattern = Glob(glob) if glob is not None else None
@@ -78,7 +80,7 @@ class Sources:
                 raise SourceRefused(uri, "it is no folder; write the folder, or jsonl for a file of items")
             wanted = pattern.fits if pattern is not None else lambda key: True
             leave = _local(self._ledger)
-            files = await asyncio.to_thread(files_below, place.path, wanted, leave=leave, most=most)
+            files = await asyncio.to_thread(files_below, place.path, wanted, leave=leave, most=most, closed=closed)
         return [Listed(one.key, _below(folder, uri, one.key), one.size, one.etag) for one in files]
 
     def _place(self, uri: Json) -> tuple[str, _Place]:

@@ -31,7 +31,13 @@ def check_name(name: str, spot: Spot, report: Report) -> None:
 
 def missing_template(name: str, templates: Sequence[str], spot: Spot, report: Report) -> None:
     meant = did_you_mean(name, templates)
-    hint = f'did you mean "{meant}"?' if meant else f"the templates are {listed(templates)}"
+    hint = (
+        f'did you mean "{meant}"?'
+        if meant
+        else f"the templates are {listed(templates)}"
+        if templates
+        else "there is none"
+    )
     fix = Fix(name, meant) if meant else None
     report.add("REF-MISSING", spot, f'there is no template "{name}"; {hint}', fix=fix)
 

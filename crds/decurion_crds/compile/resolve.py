@@ -317,7 +317,8 @@ class _Resolver:
         draft.prompt = self._text(block.prompt, spot.below("prompt"), draft)
         if draft.model.output is None:
             given = given_output(block.ref or "", draft.agent.spec, spot.below("ref"), self._report)
-            draft.output = given or LLM_OUTPUT
+            # What an Agent that is not there gives is unknown; that it is not is told once.
+            draft.output = given or (LLM_OUTPUT if draft.agent.spec is not None else None)
 
     def _map(self, draft: NodeDraft, node: Node, spot: Spot) -> None:
         block = node.map

@@ -39,8 +39,13 @@ def _money(value: object) -> object:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and _MONEY.fullmatch(text):
         return text
-    written = f"{value:.9f}".rstrip("0").rstrip(".") if isinstance(value, float) and 0 < value < NANO else "0.25"
-    told = f'an amount of dollars is an integer or a text: write "{written}", with the quotes'
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        told = (
+            'an amount of dollars has at most nine digits before the point and nine after it, and no sign; write "0.25"'
+        )
+    else:
+        written = f"{value:.9f}".rstrip("0").rstrip(".") if isinstance(value, float) and 0 < value < NANO else "0.25"
+        told = f'an amount of dollars is an integer or a text: write "{written}", with the quotes'
     raise PydanticCustomError("rule", "{text}", {"text": told, "code": "FIELD-VALUE"})
 
 

@@ -39,6 +39,7 @@ _FORMS: dict[str, str] = {
     DELIMITER: "two to four signs, as in << and >>",
     r"^[-a-zA-Z0-9]+$": "letters, digits and -",
     r"^[0-9a-f]+$": "hexadecimal digits",
+    r"^/[^!]+$": "a slash and a path, such as /extract or /extract[00003]/read",
     r"^https?://[^\s]+$": "an address such as https://host:8000/v1",
     r"^(s3|file)://[^\s]+$": "s3://bucket/key or file:///folder/file",
     r"^(s3|file|memory)://[^\s]+$": "s3://bucket/prefix or file:///folder",
@@ -353,6 +354,11 @@ def _duplicate_names(obj: Mapping[str, Any], report: _Reporter) -> None:
         for field, noun in _NAMED[str(kind)]:
             for place, name in _repeated(scope.get(field), (*base, field)):
                 report.add("DUPLICATE-NAME", place, f'there is already a {noun} "{name}" here; rename one of them')
+    workspace = spec.get("workspace") if kind == "TaskGraph" else None
+    artefacts = workspace.get("artefacts") if isinstance(workspace, Mapping) else None
+    for place, name in _repeated(artefacts, ("spec", "workspace", "artefacts")):
+        remedy = "rename one, or let one glob name the files of both"
+        report.add("DUPLICATE-NAME", place, f'there is already an artefact "{name}" here; {remedy}')
 
 
 def _repeated(items: object, base: Place) -> Iterator[tuple[Place, str]]:

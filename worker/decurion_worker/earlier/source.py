@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from decurion_crds.canonical import Json
@@ -35,6 +36,8 @@ NO_KEYS = RunKeys()
 Mode = Literal["retry", "fork"]
 AT_ONCE = 1000
 """Results that are brought over in one go."""
+_SHOWN = 2000
+"""Paths among which one is looked for that somebody may have meant."""
 _CARRIED = ("values", "message", "said", "failed_at", "arms", "best", "model", "fallback", "request", "workspace")
 """What of an envelope belongs to the result, and not to how it was come by."""
 
@@ -147,7 +150,8 @@ class Read:
         same = self._same(graph, input)
         chosen = select(log.index, log.graph, graph, same=same, path=earlier.path, races=log.races)
         if not chosen.known:
-            raise PathNotRun(earlier.run, earlier.path)
+            places = {path.partition("!")[0] for path in islice(sorted(log.index), _SHOWN)}
+            raise PathNotRun(earlier.run, earlier.path, places - {""})
         note = {
             "run": earlier.run,
             "mode": earlier.mode,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from decurion_crds.compiled import FINALLY
 from decurion_crds.errors import DecurionError, InputError
+from decurion_crds.findings import did_you_mean
 from decurion_worker.errors.listing import listed, short
 
 
@@ -92,10 +94,12 @@ class NothingFailed(EarlierRunError):
 class PathNotRun(EarlierRunError):
     """A fork names what is to run again by a path of the earlier run."""
 
-    def __init__(self, run: str, path: str) -> None:
-        super().__init__(
-            run, f"nothing ran at {path!r}; name a node, a branch or a round, such as /extract or /extract[00003]/read"
-        )
+    def __init__(self, run: str, path: str, known: Collection[str] = ()) -> None:
+        meant = did_you_mean(path, known)
+        hint = f"did you mean {meant}?" if meant else "name a node, a branch or a round, such as /extract[00003]/read"
+        if path.partition("/")[2].partition("/")[0] == FINALLY:
+            hint = "what finally did is never taken; name a node, a branch or a round of what runs before it"
+        super().__init__(run, f"there is nothing at {path!r} that could run again; {hint}")
         self.path = path
 
 
