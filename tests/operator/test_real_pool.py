@@ -14,7 +14,10 @@ from decurion_crds.canonical import canonical
 from decurion_crds.compile import Checker, compile_graph
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.v1alpha1 import TaskGraph, parse_resource
-from decurion_ledger import open_store, read_log
+from decurion_ledger import open_store, read_log, verify
+from decurion_ledger.errors import RunDeleted
+from decurion_ledger.layout import run_prefix
+from decurion_ledger.retention import HOLD, collect
 from decurion_operator.errors import BundleMissing, PoolError, PoolRefused, PoolUnavailable, RunUnknown, StaleLeader
 from decurion_operator.ingress import Ingress, OpenRequest
 from decurion_operator.metrics import Meter
@@ -133,6 +136,48 @@ async def test_a_real_run_survives_a_new_driver_and_an_edited_graph(cluster: Any
         assert status["graphDigest"] == before["graphDigest"]
         assert status["attempt"] > before["attempt"]
         assert status["output"] == {"n": 4}
+
+
+async def test_the_ledger_of_an_ended_run_is_kept_as_long_as_its_resource_says(
+    cluster: Any, operate: Any, until: Any, tmp_path: Path
+) -> None:
+    """Collections of a year ago, of now and of later: each moves a run on by what stands in the log, not by waiting."""
+    ledger, wanted = tmp_path / "ledger", {"at-once": 0, "long": 365 * 86400, "for-good": -1, "unsaid": None}
+    async with real_pool(ledger) as url, operate():
+        await cluster.set_up_graph()
+        await apply_pool(cluster, url)
+        for name, seconds in wanted.items():
+            await cluster.start(name, **({} if seconds is None else {"retentionSeconds": seconds}))
+        runs = {}
+        for name in wanted:
+            await cluster.until_status("TaskGraphRun", name, phase="Succeeded", seconds=60)
+            runs[(await cluster.get("TaskGraphRun", name))["metadata"]["uid"]] = name
+        store = open_store(str(ledger))
+
+        async def fates(*, older_than: float, hold: float = HOLD) -> dict[str, str]:
+            done = await collect(store, older_than=older_than, hold=hold)
+            return {runs[one.run]: one.fate for one in done.runs}
+
+        month = 30 * 86400.0
+        kept = {"at-once": "condemned", "long": "kept", "for-good": "kept", "unsaid": "kept"}
+        assert await fates(older_than=month) == kept
+        assert await fates(older_than=month) == kept, "what is behind a tomb stays for its hold"
+        assert await fates(older_than=month, hold=0) == kept | {"at-once": "deleted"}
+        assert await fates(older_than=0) == {"long": "kept", "for-good": "kept", "unsaid": "condemned"}
+        [gone] = [run for run, name in runs.items() if name == "at-once"]
+        with pytest.raises(RunDeleted):
+            await verify(store, gone)
+        for run, name in runs.items():
+            if name != "at-once":
+                assert await verify(store, run) == []
+        status = await cluster.status("TaskGraphRun", "at-once")
+        assert (status["phase"], status["output"]) == ("Succeeded", {"n": 42}), "what the resource shows stays"
+    async with real_pool(ledger) as url, operate():
+        await cluster.patch("WorkerPool", "default", {"spec": {"url": url}})
+        await cluster.start("another")
+        await cluster.until_status("TaskGraphRun", "another", phase="Succeeded", seconds=60)
+        assert (await cluster.status("TaskGraphRun", "at-once"))["phase"] == "Succeeded", "nothing opens it again"
+        assert [info.key async for info in store.list(run_prefix(gone))] == []
 
 
 def compiled(spec: dict[str, Any] = SMALL, **llms: dict[str, Any]) -> CompiledGraph:
