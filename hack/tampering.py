@@ -1,10 +1,11 @@
 """Changes of what is stored of runs, one at a time, drawn by a seed, and whether the verifier reports each.
 
-The ledger holds four runs: `done` (a real run, signed by two drivers, with blobs, a wide list and a statement),
-`begun` (a real run that is open), `long` (forty segments, with an index and the list of its blobs) and `plain`
-(unsigned). All have anchors, at their length and at one before. What is not reported, because it harms nothing or
-cannot be seen, is left out here and named in `docs/trust.md`: deleting what is made anew from the log (`index/`,
-`tail`, `needs`), and deleting an anchor.
+The ledger holds five runs: `done` (a real run, signed by two drivers, with blobs, a wide list and a statement),
+`begun` (a real run that is open), `long` (forty segments, with an index and the list of its blobs), `files` (versions
+of files in packs and in records, one of them in parts, and encrypted values) and `plain` (unsigned). All have
+anchors, at their length and at one before. What is not reported, because it harms nothing or cannot be seen, is left
+out here and named in `docs/trust.md`: deleting what is made anew from the log (`index/`, `tail`, `needs`), and deleting
+an anchor.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import orjson
 
 from decurion_crds.canonical import canonical, merkle_root
 from decurion_crds.compile import Checker, compile_graph
+from decurion_crds.globs import ALL
 from decurion_crds.v1alpha1 import parse_resource
 from decurion_ledger import (
     Anchors,
     LogWriter,
     Record,
+    Seal,
     Signer,
     SigningKey,
     Values,
@@ -37,11 +40,13 @@ from decurion_ledger.log import fence
 from decurion_ledger.references import blobs_of
 from decurion_ledger.segment import FORMAT, Segment, build, parse, prepare, segment_hash
 from decurion_ledger.stores import MemoryStore
+from decurion_ledger.workspace import EMPTY, Draft, Objects
+from decurion_ledger.workspace.objects import LARGE
 from decurion_worker.embedded import run_embedded
 from decurion_worker.opening import OpenRequest
 
 AT = "2026-12-02T10:00:00Z"
-SIGNED, RUNS = ("done", "begun", "long"), ("done", "begun", "long", "plain")
+SIGNED, RUNS = ("done", "begun", "long", "files"), ("done", "begun", "long", "files", "plain")
 ANYTHING = {"type": "object", "additionalProperties": True}
 GRAPH = {
     "apiVersion": "decurion.dev/v1alpha1",
@@ -129,6 +134,7 @@ async def world() -> World:
     await _run(ledger, "done", root)
     for run in ("long", "plain"):
         await _written(ledger, run, root if run in SIGNED else None, 38 if run == "long" else 3, anchored)
+    await _filled(ledger, root, anchored)
     for run in RUNS:
         await anchored(run)
         found.blobs[run] = [f"blobs/{sha[:2]}/{sha}" async for sha in blobs_of(ledger, run)]
@@ -154,13 +160,7 @@ async def _reopen(ledger: MemoryStore, run: str) -> None:
         await ledger.delete(key)
 
 
-async def _written(
-    ledger: MemoryStore,
-    run: str,
-    root: SigningKey | None,
-    slots: int,
-    anchored: Callable[[str], Awaitable[None]],
-) -> None:
+async def _begun(ledger: MemoryStore, run: str, root: SigningKey | None) -> LogWriter:
     key = SigningKey.generate()
 
     def appoint(epoch: int) -> Any:
@@ -174,6 +174,46 @@ async def _written(
         genesis=lambda: Record.event("genesis", "/", {"name": run}),
         signer=Signer(key, appoint) if root is not None else None,
     )
+    return opened.writer
+
+
+async def _filled(ledger: MemoryStore, root: SigningKey, anchored: Callable[[str], Awaitable[None]]) -> None:
+    """The run `files`: four nodes that leave files and give something sensitive."""
+    writer = await _begun(ledger, "files", root)
+    objects, version = Objects(ledger, "files"), EMPTY
+    values = Values(ledger, "files", seal=Seal(b"k" * 32)).sealing()
+    dice = random.Random(0)
+    for number, size in enumerate((10, 40_000, LARGE + 100, 20)):
+        draft = Draft(objects, version, read=ALL, write=ALL)
+        draft.write(f"d/{number}", dice.randbytes(size))
+        version = await draft.commit()
+        value = {"patients": [f"{number} {i}" * 20 for i in range((1, 300, 2000, 1)[number])]}
+        packed = await values.pack([value])
+        core = make_core(
+            type="commit",
+            path=f"/n{number}",
+            node="0" * 64,
+            parents=[],
+            input=None,
+            outcome="ok",
+            delta=values.name(value),
+            schema=None,
+        )
+        core["workspace"] = version.root
+        await writer.append([Record.result(core, {"values": packed, "workspace": version.to_json()})])
+        if number == 1:
+            await anchored("files")
+    await writer.finish(Record.event("close", "/", {"outcome": "ok"}))
+
+
+async def _written(
+    ledger: MemoryStore,
+    run: str,
+    root: SigningKey | None,
+    slots: int,
+    anchored: Callable[[str], Awaitable[None]],
+) -> None:
+    writer = await _begun(ledger, run, root)
     values = Values(ledger, run)
     for i in range(slots):
         value = {"text": f"{run} {i} " * (900 if i % 10 == 0 else 1)}
@@ -187,10 +227,10 @@ async def _written(
             delta=vhash(value),
             schema=None,
         )
-        await opened.writer.append([Record.result(core, {"values": await values.pack([value])})])
+        await writer.append([Record.result(core, {"values": await values.pack([value])})])
         if i == slots // 2:
             await anchored(run)
-    await opened.writer.finish(Record.event("close", "/", {"outcome": "ok"}))
+    await writer.finish(Record.event("close", "/", {"outcome": "ok"}))
     if run == "long":
         await _needs(ledger, run)
 
@@ -224,7 +264,7 @@ def draw(world: World, seed: int) -> Mutation:
     dice = random.Random(seed)
     while True:
         kind = dice.choices(list(KINDS), weights=[weight for weight, _ in KINDS.values()])[0]
-        run = dice.choices(RUNS, weights=(4, 3, 1, 3))[0]
+        run = dice.choices(RUNS, weights=(4, 3, 1, 3, 3))[0]
         found = KINDS[kind][1](world, dice, run)
         if found is None:
             continue
@@ -299,6 +339,14 @@ def _swapped_blobs(world: World, dice: random.Random, run: str) -> Change | None
     if len(world.blobs[run]) < 2:
         return None
     one, other = dice.sample(world.blobs[run], 2)
+    return {one: world.objects[other], other: world.objects[one]}
+
+
+def _swapped_packs(world: World, dice: random.Random, run: str) -> Change | None:
+    packs = [key for key in world.objects if key.startswith(f"{run_prefix(run)}packs/")]
+    if len(packs) < 2:
+        return None
+    one, other = dice.sample(packs, 2)
     return {one: world.objects[other], other: world.objects[one]}
 
 
@@ -454,6 +502,7 @@ KINDS: dict[str, tuple[int, Callable[[World, random.Random, str], Change | None]
     "reorder": (6, _reorder),
     "another run": (6, _another_run),
     "swapped blobs": (3, _swapped_blobs),
+    "swapped packs": (8, _swapped_packs),
     "foreign": (4, _foreign),
     "truncate": (8, _truncate),
     "forge": (12, _forge),

@@ -257,7 +257,7 @@ def entries_of(data: bytes, where: str) -> list[tuple[bytes, Located, bool]]:
     offset, frames, records = _trailer(data, where)
     try:
         places = [_FRAME.unpack_from(data, offset + i * _FRAME.size) for i in range(frames)]
-        raws = [_decompressed(data[start : start + stored], raw) for start, stored, raw in places]
+        raws = list(_unpacked(data, places))
         found = []
         for i in range(records):
             name, frame, at, length, record = _ENTRY.unpack_from(data, offset + frames * _FRAME.size + i * _ENTRY.size)
@@ -338,9 +338,16 @@ def _header(data: bytes) -> tuple[Header, tuple[bytes, bytes], int]:
 
 def _lines(data: bytes) -> Iterator[bytes]:
     offset, frames, _ = _TRAILER.unpack(data[-TAIL_BYTES:-_HASH_BYTES])[:3]
-    for i in range(frames):
-        start, stored, raw = _FRAME.unpack_from(data, offset + i * _FRAME.size)
-        yield from _decompressed(data[start : start + stored], raw).split(b"\n")[:-1]
+    for frame in _unpacked(data, [_FRAME.unpack_from(data, offset + i * _FRAME.size) for i in range(frames)]):
+        yield from frame.split(b"\n")[:-1]
+
+
+def _unpacked(data: bytes, places: Sequence[tuple[int, int, int]]) -> Iterator[bytes]:
+    """The frames of a segment, unpacked. Raises `ValueError` for more than one can hold."""
+    if sum(raw for _, _, raw in places) > 2 * MAX_BYTES:
+        raise ValueError("its frames hold more than a segment may")
+    for start, stored, raw in places:
+        yield _decompressed(data[start : start + stored], raw)
 
 
 def _decompressed(frame: bytes, raw: int) -> bytes:

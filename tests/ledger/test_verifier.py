@@ -224,7 +224,8 @@ async def test_values_and_cores_that_do_not_have_their_hash_are_reported() -> No
     wrong_value = Record.result(commit("a", 1).core or {}, {"values": {vhash(1): {"inline": 2}}})
     assert await forged(START, (1, "d", [wrong_value])) == {"VALUE-HASH"}
     core = commit("a", 1).core or {}
-    wrong_core = Record("commit", "/a", core, {}, core_hash({**core, "delta": "0" * 64}))
+    held = {"values": {core["delta"]: {"inline": 1}}}
+    wrong_core = Record("commit", "/a", core, held, core_hash({**core, "delta": "0" * 64}))
     assert await forged(START, (1, "d", [wrong_core])) == {"CORE-HASH"}
 
 

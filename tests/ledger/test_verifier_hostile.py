@@ -11,9 +11,10 @@ import zstandard
 
 from decurion_crds.canonical import canonical
 from decurion_ledger import LogWriter, Record, Values, examine, make_core, verify, vhash
+from decurion_ledger.errors import SegmentCorrupt
 from decurion_ledger.layout import pack_key, slot_key
 from decurion_ledger.log import fence
-from decurion_ledger.segment import MAGIC
+from decurion_ledger.segment import MAGIC, entries_of, parse
 from decurion_ledger.stores import MemoryStore
 from decurion_ledger.workspace import Entry, Version
 from decurion_ledger.workspace.pack import Blob, make_pack
@@ -271,6 +272,18 @@ async def test_a_wide_list_is_held_against_each_count_and_root_that_it_is_named_
     assert "LIST" in " ".join(await _twice(another, [{"text": "x" * 100, "i": i} for i in range(2000)]))
 
 
+async def test_what_a_node_gives_or_writes_must_be_with_its_record() -> None:
+    store = MemoryStore()
+    honest = commit("a", 1)
+    assert honest.core is not None
+    gone = Record.result(honest.core, {"values": {}})
+    core = {**honest.core, "writes": [["notes", vhash(2)]]}
+    written = Record.result(core, honest.envelope)
+    assert await told(store, honest) == []
+    for record in (gone, written):
+        assert await told(store, record) == ["VALUE-HASH a value that it gives is not with it"]
+
+
 # --- owners, types, and objects that take room
 
 
@@ -336,6 +349,10 @@ async def test_a_segment_that_unpacks_to_more_than_one_holds_takes_no_memory(fra
     finally:
         tracemalloc.stop()
     assert {problem.code for problem in report.problems} == {"SEGMENT-FORMAT"}
+    with pytest.raises(SegmentCorrupt):
+        parse(await store.get(slot_key(RUN, 1)), "slot 1")
+    with pytest.raises(SegmentCorrupt):
+        entries_of(await store.get(slot_key(RUN, 1)), "slot 1")
 
 
 async def test_a_value_that_is_nested_without_end_is_told() -> None:

@@ -312,6 +312,8 @@ class _Audit:
                     self.results.add(record["core"], record["core_hash"], self._teller(key))
                 self._place(slot, number, key, kind, envelope, header, last=number == len(lines) - 1)
                 self._values(key, path, envelope.get("values", {}))
+                if "core" in record:
+                    self._given(key, path, record["core"], envelope.get("values", {}))
                 self.files.name(key, path, record.get("core", {}), envelope)
                 if kind == "genesis":
                     self.genesis = record
@@ -386,6 +388,12 @@ class _Audit:
             found = stored_hash(held["tree"]) if "tree" in held else value_hash(held["inline"])
             if found != name:
                 self._problem("VALUE-HASH", key, "a value does not have its hash", path)
+
+    def _given(self, key: str, path: str, core: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Check that a record holds, or says where to find, what its node gave and wrote."""
+        named = [core["delta"], *(name for _, name in core["writes"])]
+        if any(name is not None and name not in values for name in named):
+            self._problem("VALUE-HASH", key, "a value that it gives is not with it", path)
 
     def _teller(self, key: str) -> Any:
         return lambda code, path, message: self._problem(code, key, message, path)
