@@ -14,72 +14,28 @@ from typing import Any, NamedTuple
 
 from decurion_crds.canonical import Json
 from decurion_crds.compiled import Node, Scope
-from decurion_crds.expressions import ExpressionFailed
 from decurion_ledger import Record
-from decurion_ledger.workspace import Version
 from decurion_worker.calls import with_calls
 from decurion_worker.context import Execution, RunContext, executing
 from decurion_worker.engine.causes import still_due
 from decurion_worker.engine.environment import environment
 from decurion_worker.engine.files import leaf_layers
-from decurion_worker.errors import ExpressionFailure, TimedOut, WorkError
-from decurion_worker.failure import Failure, unsaid
-from decurion_worker.files import files_in, missing_artefact
+from decurion_worker.errors import TimedOut
+from decurion_worker.failure import Failure
+from decurion_worker.files import files_in
 from decurion_worker.journal import Journal
 from decurion_worker.leaf_loop import LeafLoop, LoopEnd
-from decurion_worker.link import Done, WorkItem
+from decurion_worker.link import Done
 from decurion_worker.nodes import NodeResult, execute
-from decurion_worker.nodes.node import check_output, failure_from, instead_of, writes_result
+from decurion_worker.nodes.node import failure_from, instead_of, writes_result
 from decurion_worker.records import Built, Parents, attempt_records, build, node_record
+from decurion_worker.scope_ends import scope_files, scope_output
 from decurion_worker.time_left import opening_time, time_left
-
-Emit = Callable[[Record, bool], Awaitable[None]]
-"""Hands one record to the link; the flag marks the last of the item. Waits while the item's window is full."""
-
-
-async def run_loop(context: RunContext, item: WorkItem, *, worker: str, emit: Emit, journal: Journal) -> None:
-    """Run what is left of a loop and emit its records, its join last."""
-    node = context.scope(item.template).by_name[item.node]
-    envelope: dict[str, Json] = {"lease": item.lease, "worker": worker}
-
-    async def inside(record: Record) -> None:
-        await emit(record, False)
-
-    loop = LeafLoop(
-        executing(context, item.scope, node, journal, template=item.template),
-        item.env["env"],
-        opening=item.env["opening"],
-        core=item.parents[0][1],
-        done=item.done,
-        make=partial(leaf_scope, context, node.template or "", envelope=envelope, emit=inside, journal=journal),
-        emit=inside,
-        envelope=envelope,
-        files=item.files["base"] if item.files is not None else None,
-    )
-    await emit((await loop.run()).built.record, True)
 
 
 def leaf_scope(context: RunContext, template: str, **more: Any) -> LeafScope:
     """The scope of a template, which is leaf."""
     return LeafScope(context, context.scope(template), template=template, **more)
-
-
-async def run_branch(context: RunContext, item: WorkItem, *, worker: str, emit: Emit, journal: Journal) -> None:
-    """Run what is left of a branch and emit its records, its own output last."""
-    leaf = LeafScope(
-        context,
-        context.scope(item.template),
-        template=item.template,
-        files=item.files["base"] if item.files is not None else None,
-        path=item.scope,
-        input=item.env["input"],
-        start=item.parents,
-        done=item.done,
-        envelope={"lease": item.lease, "worker": worker},
-        emit=lambda record: emit(record, False),
-        journal=journal,
-    )
-    await emit((await leaf.run()).record, True)
 
 
 @dataclass(slots=True)
@@ -446,35 +402,3 @@ class LeafScope:
             files=files,
             inputs=values.sealing(self._scope.sealed_input),
         )
-
-
-async def scope_files(
-    context: RunContext, scope: Scope, path: str, files: Json
-) -> tuple[Version | None, Failure | None]:
-    """The files that a scope leaves, None for one that has nothing to do with them; or why there are none."""
-    if not scope.filed:
-        return None, None
-    where = f"{path or '/'}!output"
-    try:
-        version = await context.files.view(scope, files, path=where)
-        declared = context.graph.workspace.artefacts if context.graph.workspace is not None and not path else ()
-        missing = await missing_artefact(context.files, declared, version)
-        return (version, None) if missing is None else (None, failure_from(where, missing))
-    except WorkError as error:
-        return None, failure_from(where, error)
-
-
-async def scope_output(
-    context: RunContext, scope: Scope, path: str, env: Mapping[str, Json]
-) -> tuple[Json, Failure | None]:
-    """A scope's output: its expressions over the scope, checked against its schema; or why there is none."""
-    where = f"{path or '/'}!output"
-    try:
-        values = await context.evaluate(scope.output, env)
-        value = values["$value"] if set(scope.output) == {"$value"} else values
-        return await check_output(context, where, scope.output_schema, value), None
-    except ExpressionFailed as error:
-        failure = failure_from(where, ExpressionFailure(where, error.name, error.message))
-    except WorkError as error:
-        failure = failure_from(where, error)
-    return None, unsaid(failure) if scope.sealed_output else failure

@@ -75,6 +75,7 @@ class RunContext:
         self.seed = seed
         self.clock = clock
         self.facts = dict(facts)
+        self.store = store
         self.values = Values(store, run, patience=store_patience, seal=seal)
         self._sealing: RunContext | None = None
         self.files = RunFiles(graph, store, run, patience=store_patience)

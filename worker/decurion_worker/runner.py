@@ -9,27 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 
-from decurion_crds.canonical import Json
 from decurion_crds.errors import DecurionError
 from decurion_crds.expressions import Evaluator
-from decurion_ledger import Record, Seal, SlotReader, Store
+from decurion_ledger import Record, Seal, Store
 from decurion_ledger.errors import StoreError
 from decurion_ledger.patience import Patience
-from decurion_worker.branch import leaf_scope, run_branch, run_loop, scope_files, scope_output
-from decurion_worker.calls import with_calls
-from decurion_worker.context import CallsOpen, Execution, RunContext, executing
+from decurion_worker.context import CallsOpen, RunContext
 from decurion_worker.emitting import Emitter
-from decurion_worker.engine.rounds import Round
 from decurion_worker.engine.tasks import task_of
 from decurion_worker.failure import Failure, unsaid
-from decurion_worker.joining import join_files
 from decurion_worker.link import (
-    HISTORY,
     Acked,
     Alive,
     Beat,
@@ -51,16 +44,13 @@ from decurion_worker.link import (
     Work,
     WorkItem,
 )
-from decurion_worker.nodes import NodeResult, execute
-from decurion_worker.nodes.join import joined_output
-from decurion_worker.nodes.loop import after_round
-from decurion_worker.nodes.node import instead_of, writes_result
 from decurion_worker.permits import Receipts, Terms
-from decurion_worker.records import attempt_records, build, given_up, node_record, round_record
+from decurion_worker.records import given_up
 from decurion_worker.slots import ModelSlots
 from decurion_worker.sources import Sources
 from decurion_worker.tools import ToolServers
 from decurion_worker.wall_clock import utc_now
+from decurion_worker.working import work_on
 
 log = logging.getLogger(__name__)
 
@@ -276,12 +266,10 @@ class Runner:
     async def _execute(self, run: RunState, item: WorkItem) -> None:
         emit = Emitter(self, run, item, window=self._settings.window)
         try:
-            if item.kind == "loop":
-                await run_loop(run.context, item, worker=self.name, emit=emit, journal=emit.journal())
-            elif item.kind == "branch":
-                await run_branch(run.context, item, worker=self.name, emit=emit, journal=emit.journal())
-            else:
-                await self._work_node(run.context, item, emit)
+            try:
+                await work_on(run.context, item, worker=self.name, emit=emit, journal=emit.journal())
+            except CallsOpen:
+                await self._park(item, emit)
         except StoreError:
             raise
         except DecurionError as error:
@@ -302,105 +290,10 @@ class Runner:
         record = await given_up(context.values, item.run, context.graph, task, failure, envelope=envelope)
         await self.emit(run, item, record, True)
 
-    async def _work_node(self, context: RunContext, item: WorkItem, emit: Emitter) -> None:
-        envelope: dict[str, Json] = {"lease": item.lease, "worker": self.name}
-        if item.kind in ("output", "result"):
-            await emit(await self._output(context, item, envelope), True)
-            return
-        node = context.scope(item.template).by_name[item.node]
-        journal = emit.journal()
-        execution = executing(context, f"{item.scope}/{item.node}", node, journal, template=item.template)
-        execution.files = item.files
-        execution.history = [one for name, one in sorted(item.done.items()) if name.startswith(HISTORY)]
-
-        async def inside(record: Record) -> None:
-            await emit(record, False)
-
-        make = partial(leaf_scope, context, envelope=envelope, emit=inside, journal=journal)
-        with_calls(execution, parents=item.parents, done=item.done, make=make, emit=inside, envelope=envelope)
-        if item.kind == "round":
-            await emit(await self._after_round(execution, item, envelope), True)
-            return
-        if item.kind == "join":
-            await emit(await self._join(execution, item, envelope, inside), True)
-            return
-        mark = ""
-        if item.kind == "writes":
-            result = await writes_result(execution, item.env, item.env["output"])
-        elif item.kind == "otherwise":
-            mark, failed = "!otherwise", NodeResult("failed", failure=Failure(execution.path, "Terminal", "Failed", ""))
-            result = await instead_of(execution, item.env, failed)
-            result = NodeResult("ok", output=result.output) if result.instead else result
-        else:
-            try:
-                result = await execute(execution, item.env, skip=item.skip)
-            except CallsOpen:
-                await self._park(execution, item, emit)
-                return
-        for record in attempt_records(execution, lease=item.lease, worker=self.name):
-            await emit(record, False)
-        built = await node_record(execution, result, parents=item.parents, envelope=envelope, mark=mark)
-        await emit(built.record, True)
-
-    async def _park(self, execution: Execution, item: WorkItem, emit: Emitter) -> None:
+    async def _park(self, item: WorkItem, emit: Emitter) -> None:
         """Give an agent back that waits for others, once all that says so is durable."""
-        for record in attempt_records(execution, lease=item.lease, worker=self.name):
-            await emit(record, False)
         await emit.settled()
         self._outbox.put(Returned([(item.run, item.lease)]))
-
-    async def _output(self, context: RunContext, item: WorkItem, envelope: dict[str, Json]) -> Record:
-        scope = context.scope(item.template)
-        context = context.view(scope.sealed_output)
-        value, failure = await scope_output(context, scope, item.scope, item.env)
-        files = None
-        if failure is None:
-            files, failure = await scope_files(context, scope, item.scope, item.files)
-        built = await build(
-            context.values,
-            item.run,
-            type="commit",
-            path=f"{item.scope or '/'}!{item.kind}",
-            node=scope.digest,
-            parents=item.parents,
-            input=None,
-            value=value,
-            failure=failure,
-            schema=context.schema_hash(scope.output_schema),
-            envelope=envelope,
-            files=files,
-        )
-        return built.record
-
-    async def _after_round(self, execution: Execution, item: WorkItem, envelope: dict[str, Json]) -> Record:
-        last = Round.of(item.env)
-        after = await after_round(execution, item.env["env"], last)
-        return (await round_record(execution, after, last, start=item.parents, envelope=envelope)).record
-
-    async def _join(
-        self, execution: Execution, item: WorkItem, envelope: dict[str, Json], emit: Callable[[Record], Awaitable[None]]
-    ) -> Record:
-        context, node = execution.context, execution.node
-        reader = SlotReader(self._store, item.run)
-        values = context.values.sealing(node.sealed == "all")
-        joined = await joined_output(values, reader, path=execution.path, env=item.env)
-        files = await join_files(execution, item, joined, envelope=envelope, emit=emit)
-        built = await build(
-            values,
-            item.run,
-            type="join",
-            path=f"{execution.path}!join",
-            node=node.digest,
-            parents=item.parents,
-            input=None,
-            value=files.value,
-            failure=files.failure,
-            schema=context.schema_hash(node.output),
-            envelope=envelope,
-            extra={"arms": item.env["arms"]},
-            files=files.version,
-        )
-        return built.record
 
     async def emit(self, run: RunState, item: WorkItem, record: Record, last: bool) -> int:
         """Queue a record for the driver; waits while the runner's credit is used up."""
