@@ -92,3 +92,45 @@ def test_mistakes_are_told_in_one_sentence(folder: Path, arguments: tuple[str, .
     assert told.returncode == code
     assert said in told.stderr
     assert told.stderr.count("\n") == 1
+
+
+HALVES = """
+apiVersion: decurion.dev/v1alpha1
+kind: TaskGraph
+metadata: {name: halves}
+spec:
+  nodes:
+    - name: first
+      transform: {text: "'x' * 9000"}
+    - name: ask
+      after: [first]
+      retry: {transient: 0}
+      llm: {ref: reader, prompt: Say something}
+  output: {size: len(nodes.first.output.text), said: nodes.ask.output.text}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {name: reader}
+spec: {protocol: scripted, scripted: {SCRIPT}}
+"""
+
+
+@pytest.mark.parametrize("mode", ["--retry-from", "--fork-from"])
+def test_a_run_of_another_ledger_is_copied_and_then_taken_up(tmp_path: Path, mode: str) -> None:
+    graph = tmp_path / "halves.yaml"
+    graph.write_text(HALVES.replace("SCRIPT", "replies: [{error: ModelUnavailable}]"))
+    ran = decurion(tmp_path, "run", "halves.yaml", "--run-id", "one", "--ledger", "elsewhere", "-q")
+    assert ran.returncode == 1, ran.stderr
+    earlier = (mode, "one", *(("/ask",) if mode == "--fork-from" else ()))
+    missing = decurion(tmp_path, "run", "halves.yaml", *earlier, "--ledger", "here", "-q")
+    assert missing.returncode == 2
+    assert "does not hold it" in missing.stderr
+    assert decurion(tmp_path, "ledger", "copy", "elsewhere", "one", "here").returncode == 0
+    if mode == "--fork-from":
+        graph.write_text(HALVES.replace("SCRIPT", "default: hello"))
+    again = decurion(tmp_path, "run", "halves.yaml", *earlier, "--run-id", "two", "--ledger", "here", "-q")
+    assert again.returncode == (0 if mode == "--fork-from" else 1), again.stderr
+    shown = json.loads(decurion(tmp_path, "ledger", "show", "two", "/first", "--ledger", "here", "-o", "json").stdout)
+    assert shown["records"][0]["from"]["run"] == "one"
+    verified = decurion(tmp_path, "ledger", "verify", "here", "two")
+    assert verified.returncode == 0, verified.stdout

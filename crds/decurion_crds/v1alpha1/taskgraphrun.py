@@ -76,6 +76,7 @@ class Overrides(Model):
 
 _UID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 _RUN_TEXT = "Name of a TaskGraphRun of this namespace, of the same pool."
+_ELSEWHERE = "copy the run into the ledger of the pool by decurion ledger copy, and name it by uid"
 _UID_TEXT = "Identity of a run in the pool's ledger (metadata.uid, or what decurion run shows), for one deleted since."
 
 
@@ -86,7 +87,7 @@ class RetryFrom(Model):
     uid: str | None = Field(None, pattern=_UID, max_length=128, description=_UID_TEXT)
 
     rules = (one_of("run", "uid"),)
-    later: ClassVar[Mapping[str, str]] = {"uri": "name the run by uid; it has to be in the ledger of the pool"}
+    later: ClassVar[Mapping[str, str]] = {"uri": _ELSEWHERE}
 
 
 class ForkFrom(Model):
@@ -102,7 +103,7 @@ class ForkFrom(Model):
     )
 
     rules = (one_of("run", "uid"),)
-    later: ClassVar[Mapping[str, str]] = {"uri": "name the run by uid; it has to be in the ledger of the pool"}
+    later: ClassVar[Mapping[str, str]] = {"uri": _ELSEWHERE}
 
 
 class TaskGraphRunSpec(Model):
