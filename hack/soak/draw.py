@@ -43,15 +43,25 @@ class Made:
 class Writer:
     """Draws one graph: the same one for the same seed. `deepest` bounds how templates are nested; with `timed` there
     may be nodes in it of which time decides what they give, with `agents` some whose tools are templates, with `files`
-    some that write files.
+    some that write files, with `sealed` some of which something is sensitive.
     """
 
     def __init__(
-        self, seed: int, *, deepest: int = DEEPEST, timed: bool = False, agents: bool = False, files: bool = False
+        self,
+        seed: int,
+        *,
+        deepest: int = DEEPEST,
+        timed: bool = False,
+        agents: bool = False,
+        files: bool = False,
+        sealed: bool = False,
     ) -> None:
         self.timed = timed
+        self.sealed = sealed
         self.agents = agents
         self.files = files
+        self.price = ""
+        """What stands in a model beside its script."""
         self.models: list[str] = []
         self.random = random.Random(seed)
         self.deepest = deepest
@@ -76,17 +86,22 @@ class Writer:
         used = self.used(root)
         templates = [template.text for template in self.templates if template.name in used]
         head = ["  templates:\n"] if templates else []
-        return "".join(["  input: {k: {type: integer}}\n", root, *head, *templates, *self.models])
+        sealed = ["  sensitive: [k]\n"] if self.sealed and self.chance(2) else []
+        return "".join([*sealed, "  input: {k: {type: integer}}\n", root, *head, *templates, *self.models])
 
     def model(self) -> str:
         """The name of a model that makes a few calls, in one turn or two, and finishes whatever they gave."""
-        name = f"m{len(self.models)}"
         replies = [f"{{match: Begin, calls: [{self.calls(3)}]}}"]
         replies += [f"{{match: '\"v\"', times: 1, calls: [{self.calls(1)}]}}"] if self.chance(3) else []
         replies.append(f"{{calls: [{{tool: finish, arguments: {{v: {self.number(1, 9)}}}}}]}}")
+        return self.scripted(f"replies: [{', '.join(replies)}]")
+
+    def scripted(self, script: str) -> str:
+        """The name of a model with this script."""
+        name = f"m{len(self.models)}"
         self.models.append(
             f"---\napiVersion: decurion.dev/v1alpha1\nkind: LLM\nmetadata: {{name: {name}}}\n"
-            f"spec: {{protocol: scripted, scripted: {{replies: [{', '.join(replies)}]}}}}\n"
+            f"spec: {{protocol: scripted{self.price}, scripted: {{{script}}}}}\n"
         )
         return name
 
@@ -191,7 +206,8 @@ class Writer:
         kinds = ["code", *(["graph", "map", "map", "map", "loop"] if depth else ["code", "transform"])]
         kinds += ["agent", "agent"] if self.agents and depth else []
         kinds += ["write", "write", "glob"] if self.files else []
-        kinds += ["approval"] if self.timed and self.chance(6) else []
+        # What people are asked, and keys of items, would lie in clear.
+        kinds += ["approval"] if self.timed and not self.sealed and self.chance(6) else []
         kind = self.pick(kinds)
         given = " + ".join(["input.k", *(n.reads for n in before if self.chance(3))])
         lines: list[str] = []
@@ -260,7 +276,7 @@ class Writer:
                 block = f'items: "[i + ({given}) % 5 for i in range({count})]", as: k, template: {template.name}'
                 block += f", tolerate: {{count: {tolerate}}}" if tolerate else ""
                 block += ", failFast: true" if fast else ""
-                block += ', key: "str(k)"' if keyed else ""
+                block += ', key: "str(k)"' if keyed and not self.sealed else ""
                 block += f", concurrency: {self.pick([1, 2])}" if self.chance(3) else ""
                 collect = False
                 if template.files:
@@ -293,4 +309,6 @@ class Writer:
                 "glob": "len(output.paths)",
             }.get(kind, "output.v")
             lines.append(f'writes: {{acc: "[{value}]"}}')
+        if self.sealed and self.chance(3):
+            lines.append(f"sensitive: {self.pick(['true', 'true', 'false'])}")
         return Made(name, read, lines, files), fallible and rule == "fail"

@@ -11,6 +11,9 @@ written one file.
 Of a run that fails the state is not compared, but why it failed: which other results were committed before depends on
 time. Where time decides something, as of an approval that nobody gave or of `join: any`, only the log that lacks its
 end is held to the same state. One seed in eight is also cancelled after a random record.
+
+One seed in seven has models and limits (`limits`): where a budget stopped something, or there are limits of `seconds`, it
+is held to the same as what time decides. One in seven has something sensitive, unless it writes files.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from draw import Writer
+from limits import LimitedWriter
 from plain_python import PlainPython
 
 from decurion_crds.compile import Checker, compile_graph
@@ -33,7 +37,7 @@ from decurion_crds.compiled import CompiledGraph, Scope
 from decurion_crds.globs import overlap
 from decurion_crds.loader import load_text
 from decurion_crds.v1alpha1 import LLM, TaskGraph
-from decurion_ledger import LogWriter, Record, open_store, read_log, verify
+from decurion_ledger import LogWriter, Record, SealKey, open_store, read_log, verify
 from decurion_ledger import Settings as LogSettings
 from decurion_worker.approving import Answer
 from decurion_worker.driver import Driver, DriverSettings
@@ -55,7 +59,9 @@ SWEPT = 60
 """Records at most of a run that is cut off at each of them: the work grows with the square of their number."""
 FARTHER = 10_000_000
 """From the seed of a graph that is too large for that to the next one that is tried."""
-TIMED = frozenset({"timer_fired", "approval_given"})
+BY = SealKey.generate()
+"""What the keys of runs are encrypted with."""
+TIMED = frozenset({"timer_fired", "approval_given", "budget"})
 """Records that hold what depends on time: what it decided, or when somebody did."""
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
 ENDED = frozenset({"Succeeded", "Failed", "Skipped", "Cancelled", "NotRun"})
@@ -93,9 +99,28 @@ def _has_agents(seed: int) -> bool:
     return seed % 8 in (2, 3) and seed % 5 != 4
 
 
+def _has_limits(seed: int) -> bool:
+    return seed % 7 == 1
+
+
+def _has_time(seed: int) -> bool:
+    """Whether limits of time are among them."""
+    return seed % 14 == 1
+
+
+def _writer(seed: int, deepest: int) -> Writer:
+    agents, files = _has_agents(seed), seed % 8 in (5, 6)
+    if _has_limits(seed):
+        seconds = _has_time(seed)
+        return LimitedWriter(seed, deepest=deepest, timed=seed % 3 == 0, agents=agents, files=files, seconds=seconds)
+    # Nodes that write files may read nothing sensitive.
+    sealed = seed % 7 == 2 and not files
+    return Writer(seed, deepest=deepest, timed=seed % 3 == 0, agents=agents, files=files, sealed=sealed)
+
+
 def drawn(seed: int, checker: Checker, *, deepest: int) -> CompiledGraph:
     """The graph of a seed. Raises `Violated` when it does not compile: only right graphs are drawn."""
-    writer = Writer(seed, deepest=deepest, timed=seed % 3 == 0, agents=_has_agents(seed), files=seed % 8 in (5, 6))
+    writer = _writer(seed, deepest)
     spec = writer.spec(may_fail=seed % 5 == 4)
     models, found = load_text(HEAD + spec, "g.yaml").parse()
     if found:
@@ -123,7 +148,9 @@ def check(seed: int, checker: Checker, *, sweep: bool) -> int:
             whole = in_virtual_time(_whole(graph, given, chance, runners=1, branches=64))
             if not sweep or len(whole.log) <= SWEPT:
                 break
-        return in_virtual_time(_checked(graph, given, whole, chance, sweep=sweep, cancel=seed % 8 == 3))
+        return in_virtual_time(
+            _checked(graph, given, whole, chance, sweep=sweep, cancel=seed % 8 == 3, timed=_has_time(number))
+        )
     except Violated as error:
         raise Violated(f"seed {seed}: {error}") from None
     except TimeoutError:
@@ -131,12 +158,19 @@ def check(seed: int, checker: Checker, *, sweep: bool) -> int:
 
 
 async def _checked(
-    graph: CompiledGraph, given: dict[str, Any], whole: Whole, chance: random.Random, *, sweep: bool, cancel: bool
+    graph: CompiledGraph,
+    given: dict[str, Any],
+    whole: Whole,
+    chance: random.Random,
+    *,
+    sweep: bool,
+    cancel: bool,
+    timed: bool,
 ) -> int:
     _check_log(graph, whole)
     body = whole.body
     cuts = range(len(body) + 1) if sweep else [chance.randint(0, len(body)), len(body)]
-    timed = _raced(graph) or any(record.type in TIMED for record in body)
+    timed = timed or _raced(graph) or any(record.type in TIMED for record in body)
     for cut in cuts:
         same = cut == len(body) or not timed
         await _resumed(
@@ -171,7 +205,9 @@ async def _whole(
     async with _Pool(store, chance, runners=runners, branches=branches) as driver:
         session = await _ended(driver, graph=graph, input=given)
     log = [record async for _, record in read_log(store, "run")]
-    kept = [info.key async for info in store.list("") if info.key.startswith("blobs/") or "/packs/" in info.key]
+    kept = [
+        info.key async for info in store.list("") if info.key.startswith(("blobs/", "keys/")) or "/packs/" in info.key
+    ]
     blobs = {key: await store.get(key) for key in kept}
     await _check_verified(store, "whole")
     return Whole(session, log, blobs)
@@ -207,7 +243,14 @@ class _Pool:
         sources = Sources(open_store, files=False)
         logs = DriverSettings(log=LogSettings(interval=chance.choice(INTERVALS)))
         self.driver = Driver(
-            "driver-0", store=store, ledger_uri=uri, sources=sources, settings=logs, now=_now, clock=LoopClock()
+            "driver-0",
+            store=store,
+            ledger_uri=uri,
+            sources=sources,
+            settings=logs,
+            now=_now,
+            clock=LoopClock(),
+            seal_key=lambda make: BY,
         )
         settings = RunnerSettings(branches=branches, processes=1)
         evaluator = PlainPython(jitter=chance)

@@ -8,10 +8,15 @@ import pytest
 
 from crashes import Process, body, cut, new_store, results, sound
 from decurion_crds.compiled import CompiledGraph
-from decurion_ledger import Record, Store
+from decurion_ledger import Record, Store, read_log
+from decurion_ledger.stores.memory import MemoryStore
 from decurion_worker.session import RunSession
 from decurion_worker.spending import counted
 from manifests import compiled
+from test_times_of_leaves import cut as part
+from test_times_of_leaves import ended as driven
+from test_times_of_leaves import request
+from virtual_time import in_virtual_time
 
 MODEL = """---
 apiVersion: decurion.dev/v1alpha1
@@ -262,3 +267,53 @@ spec: {{protocol: scripted, scripted: {{replies: [{{reply: {{text: late}}, delay
         ["/many@001!output"],
     )
     assert session.engine.closed == "succeeded"
+
+
+STOPPED = """  nodes:
+    - name: many
+      limits: {tokens: 1}
+      map: {items: "[0, 1]", as: k, template: one}
+      onFailure: skip
+  output: {out: nodes.many.output}
+  templates:
+    - name: one
+      input: {k: {type: integer}}
+      nodes:
+        - name: ask
+          with: {k: input.k}
+          llm: {ref: slow, prompt: "item {{ k }}"}
+      output: {text: nodes.ask.output.text}
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {name: slow}
+spec:
+  protocol: scripted
+  scripted: {replies: [{match: item 0, error: ModelRefused}, {reply: '{"text": "x"}', delaySeconds: 1}]}
+"""
+
+
+def test_a_limit_that_is_used_up_by_the_rest_of_a_map_that_has_failed_is_replayed() -> None:
+    """One item has failed before anything of the other is in the log: a replay, for which that is not in work, sees an
+    end.
+    """
+    store = MemoryStore()
+
+    async def whole() -> list[Record]:
+        session = await driven(store, later=0.0, request=request(graph=compiled(STOPPED), input={}))
+        assert session.engine.output == {"out": None}
+        return [record async for _, record in read_log(store, "run")]
+
+    log = in_virtual_time(whole())
+    paths = [record.path for record in log if record.type not in ("genesis", "fence", "close")]
+    assert [stop[:3] for stop in stops(log)] == [("/many", "node", "tokens")]
+    assert paths.index("/many[00000]!output") < paths.index("/many") < paths.index("/many[00001]!output")
+    for path in paths:
+        other = MemoryStore()
+
+        async def resumed(path: str = path, other: MemoryStore = other) -> RunSession:
+            await part(store, other, after=path)
+            return await driven(other, later=0.0, request=request(leader_epoch=1))
+
+        session = in_virtual_time(resumed())
+        assert (session.why, session.engine.output) == ("", {"out": None}), path

@@ -224,8 +224,12 @@ class Budgets:
             self._then.ending.break_off(failure)
         elif told["of"] == "scope":
             self._end(self._state.scopes.get(path), failure)
-        elif (opened := self._state.opened.get(path)) is not None and not opened.joined:
+        elif (opened := self._state.opened.get(path)) is not None:
             opened.spent = failure
+            if opened.joined:
+                # A replay knows nothing of what was still in work, and thought that it had ended.
+                opened.joined = False
+                self._state.decisions.pop(f"{path}!{'output' if opened.single else 'join'}", None)
             self._then.halt_opened(opened)
             self._then.abandon(opened)
         elif (found := self._agent(path)) is not None:
