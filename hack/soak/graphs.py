@@ -12,8 +12,8 @@ Of a run that fails the state is not compared, but why it failed: which other re
 time. Where time decides something, as of an approval that nobody gave or of `join: any`, only the log that lacks its
 end is held to the same state. One seed in eight is also cancelled after a random record.
 
-One seed in seven has models and limits (`limits`): where a budget stopped something, or there are limits of `seconds`, it
-is held to the same as what time decides. One in seven has something sensitive, unless it writes files.
+One seed in seven has models and limits (`limits`): where a budget stopped something, or there are limits of `seconds`,
+it is held to the same as what time decides. One in seven has something sensitive, unless it writes files.
 """
 
 from __future__ import annotations
