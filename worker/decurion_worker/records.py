@@ -10,18 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from decurion_crds.canonical import Json
-from decurion_crds.compiled import CompiledGraph, Node, Scope
+from decurion_crds.compiled import CompiledGraph, Node
 from decurion_ledger import Record, Values, make_core, vhash
 from decurion_ledger import core_hash as hash_core
 from decurion_ledger.workspace import Version
 from decurion_worker.context import Execution, schema_hash
-from decurion_worker.engine.actions import Decide, EndScope, GiveUp, OpenFinally, RaceLost, RaceWon, Task
-from decurion_worker.engine.finals import FINAL_MARK
-from decurion_worker.engine.opened import Opened, timed_out
-from decurion_worker.engine.races import losers, why_lost
+from decurion_worker.engine.actions import Task
 from decurion_worker.engine.rounds import Round
-from decurion_worker.engine.scopes import ABANDONED, ScopeState
-from decurion_worker.engine.tasks import counts
+from decurion_worker.engine.scopes import ScopeState
 from decurion_worker.failure import Failure
 from decurion_worker.files import version_of
 from decurion_worker.nodes import NodeResult
@@ -265,131 +261,6 @@ async def loop_failed(
     )
 
 
-async def join_record(values: Values, run: str, joined: Opened, *, envelope: Mapping[str, Json]) -> Record:
-    """The end of a narrow map, or of a map or loop that failed. Arms of a map are named by count and Merkle root; the
-    value is the node's output. How far a map came before it failed depends on time: that is in the envelope.
-    """
-    failure = _join_failure(joined)
-    if joined.node.loop is not None and failure is not None:
-        start = ((f"{joined.path}!open", joined.core),)
-        built = await loop_failed(values, run, joined.node, failure, parents=start, path=joined.path, envelope=envelope)
-        return built.record
-    arms = counts(joined)
-    built = await build(
-        values.sealing(joined.node.sealed == "all"),
-        run,
-        type="join",
-        path=f"{joined.path}!join",
-        node=joined.node.digest,
-        parents=((f"{joined.path}!open", joined.core),),
-        input=None,
-        value=joined.result() if failure is None else None,
-        failure=failure,
-        schema=schema_hash(joined.node.output),
-        envelope=envelope if failure is None else {**envelope, "arms": arms},
-        extra={"arms": arms if failure is None else {"count": joined.total}},
-    )
-    return built.record
-
-
-def _join_failure(joined: Opened) -> Failure | None:
-    if joined.spent is not None:
-        return joined.spent
-    if joined.node.loop is not None and joined.failures:
-        return joined.failures[0]
-    own = {index: failure for index, failure in joined.failures.items() if failure.code != ABANDONED}
-    if joined.fails_with(len(own)):
-        first = own[min(own)]
-        message = (
-            f"{len(own)} of {joined.total} items failed, more than the map tolerates; the first, "
-            f"{first.path}, with {first.code}: {first.message}"
-        )
-        return Failure(joined.path, "Terminal", "ItemsFailed", message)
-    if joined.timed_out:
-        return timed_out(joined)
-    if joined.over_tolerance or joined.ended < joined.total or joined.outputs is None:
-        return Failure(joined.path, "Terminal", ABANDONED, "the run failed elsewhere before all items had run")
-    return None
-
-
-async def finally_opened(
-    values: Values, run: str, scope: Scope, begun: OpenFinally, *, envelope: Mapping[str, Json]
-) -> Record:
-    """The beginning of `finally`: how the nodes ended. The text of a failure is in the envelope."""
-    failure = begun.failure
-    failed: Json = failure and {"path": failure.path, "class": failure.klass, "code": failure.code}
-    built = await build(
-        values,
-        run,
-        type="scope_opened",
-        path=f"{begun.scope.path}{FINAL_MARK}",
-        node=scope.digest,
-        parents=begun.parents,
-        input=None,
-        value={"outcome": begun.outcome, "failure": failed},
-        envelope=envelope if failure is None else {**envelope, "message": failure.message},
-    )
-    return built.record
-
-
-async def scope_ended(values: Values, run: str, ended: EndScope, *, envelope: Mapping[str, Json]) -> Record:
-    """The end of a branch, graph or round that failed, or whose `finally` has ended."""
-    scope = ended.scope
-    well = scope.result if ended.failure is None else None
-    ends = scope.final.ends(node.name for node in scope.final.scope.nodes) if well and scope.final else ()
-    parents = (*ends, (f"{scope.path}!result", well.core)) if well is not None else scope.start()
-    built = await build(
-        values.sealing(scope.scope.sealed_output),
-        run,
-        type="commit",
-        path=f"{scope.path}!output",
-        node=scope.scope.digest,
-        parents=tuple(sorted(parents)),
-        input=None if well is not None else await values.near(scope.input),
-        value=well.output if well is not None else None,
-        files=Version.from_json(well.files) if well is not None and well.files is not None else None,
-        failure=ended.failure,
-        schema=schema_hash(scope.scope.output_schema),
-        envelope=envelope,
-        inputs=values.sealing(scope.scope.sealed_input),
-    )
-    return built.record
-
-
-async def decided(values: Values, run: str, decision: Decide, *, envelope: Mapping[str, Json]) -> Record:
-    """The result of a node whose people have decided, or whose time is over."""
-    asked = decision.asked
-    outcome = asked.outcome
-    built = await build(
-        values,
-        run,
-        type="commit",
-        path=asked.path,
-        node=asked.node.digest,
-        parents=((f"{asked.path}!open", asked.core),),
-        input=None,
-        value=outcome.output if outcome is not None else None,
-        failure=outcome.failure if outcome is not None else None,
-        schema=schema_hash(asked.node.output),
-        envelope=envelope,
-    )
-    return built.record
-
-
-def race_won(run: str, race: RaceWon, *, envelope: Mapping[str, Json]) -> Record:
-    """Enough of the nodes that race for another have ended well: which, and who is given up now. This depends on time,
-    so replay follows it.
-    """
-    scope, name = race.scope, race.name
-    said: dict[str, Json] = {"winners": list(scope.races[name].winners), "lost": list(losers(scope, name))}
-    return Record.event("race_won", f"{scope.path}/{name}", {"run": run, **envelope, **said})
-
-
-async def race_lost(values: Values, run: str, race: RaceLost, *, envelope: Mapping[str, Json]) -> Record:
-    """The failure of a node for which too few others ended well."""
-    return await node_failed(values, run, race.scope, race.name, why_lost(race.scope, race.name), envelope=envelope)
-
-
 async def node_failed(
     values: Values, run: str, scope: ScopeState, name: str, failure: Failure, *, envelope: Mapping[str, Json]
 ) -> Record:
@@ -407,25 +278,6 @@ async def node_failed(
         failure=failure,
         schema=schema_hash(node.output),
         envelope=envelope,
-    )
-    return built.record
-
-
-async def skipped(values: Values, run: str, given: GiveUp, *, envelope: Mapping[str, Json]) -> Record:
-    """The end of a node that was given up: how far it came depends on time."""
-    scope, node = given.scope, given.scope.scope.by_name[given.name]
-    built = await build(
-        values,
-        run,
-        type="skip",
-        path=given.path,
-        node=node.digest,
-        parents=scope.start(),
-        input=None,
-        value=None,
-        schema=schema_hash(node.output),
-        envelope=envelope,
-        has_value=False,
     )
     return built.record
 
