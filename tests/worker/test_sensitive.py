@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from decurion_worker.acceptance import Acceptance
 from decurion_worker.context import schema_hash
 from decurion_worker.earlier import Earlier
 from decurion_worker.engine import Task
+from decurion_worker.errors import BadInput
 from decurion_worker.opening import OpenRequest
 from decurion_worker.records import build
 from decurion_worker.session import RunSession
@@ -175,6 +177,22 @@ async def test_nothing_sensitive_is_stored_shown_or_logged(
     by_path = {r.path: r for r in log if r.core is not None}
     assert all("sealed" in held for held in by_path["/greet"].envelope["values"].values())
     assert all("inline" in held for held in by_path["/plain"].envelope["values"].values())
+
+
+@pytest.mark.parametrize(
+    "given", [{"patient": [SECRET], "many": 1}, {"patient": "x", "many": SECRET}, {"patient": "x", SECRET: 1}]
+)
+async def test_an_input_that_is_refused_is_not_quoted(
+    graph: CompiledGraph, given: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    file = tmp_path / "input.json"
+    file.write_bytes(canonical(given))
+    async with process(new_store()) as one:
+        with pytest.raises(BadInput) as refused:
+            await one.driver.open_run(OpenRequest(run="run-1", name="g", graph=graph, input_uri=file.as_uri()))
+    assert str(refused.value).startswith("input")
+    assert SECRET not in str(refused.value) + caplog.text
 
 
 async def test_with_the_key_it_is_all_there(graph: CompiledGraph) -> None:

@@ -6,6 +6,7 @@ what stands in the log is what runs, however the graph was edited since.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -35,6 +36,10 @@ from decurion_worker.trials import Lives, verdict
 
 if TYPE_CHECKING:
     from decurion_worker.driver import Driver
+
+
+_INPUT = re.compile(r"input(\.[A-Za-z_][A-Za-z0-9_]*)?")
+"""An input by its name, at the beginning of what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +242,19 @@ async def _input_of(driver: Driver, request: OpenRequest, earlier: Read | None, 
     if given is None and earlier is not None:
         patience = driver.settings.log.patience
         given = await Values(driver.store, request.run, patience=patience, seal=earlier.seal).load(earlier.input)
-    return check_input(graph, {} if given is None else given)
+    try:
+        return check_input(graph, {} if given is None else given)
+    except BadInput as error:
+        if not graph.root.sealed_input:
+            raise
+        # What is told here is shown on the run's resource, and logged.
+        raise BadInput(list(dict.fromkeys(map(_unquoted, error.findings)))) from None
+
+
+def _unquoted(finding: str) -> str:
+    found = _INPUT.match(finding)
+    place = found[0] if found is not None else "input"
+    return f"{place}: it is not what the graph's input is to be; it may be sensitive, so nothing of it is quoted"
 
 
 def _parse(uri: str, text: bytes) -> Json:
