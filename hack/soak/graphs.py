@@ -34,6 +34,7 @@ from plain_python import PlainPython
 
 from decurion_crds.compile import Checker, compile_graph
 from decurion_crds.compiled import CompiledGraph, Scope
+from decurion_crds.errors import DecurionError
 from decurion_crds.globs import overlap
 from decurion_crds.loader import load_text
 from decurion_crds.v1alpha1 import LLM, TaskGraph
@@ -155,6 +156,8 @@ def check(seed: int, checker: Checker, *, sweep: bool) -> int:
         raise Violated(f"seed {seed}: {error}") from None
     except TimeoutError:
         raise Violated(f"seed {seed}: the run does not end") from None
+    except DecurionError as error:
+        raise Violated(f"seed {seed}: {type(error).__name__}: {error}") from error
 
 
 async def _checked(
