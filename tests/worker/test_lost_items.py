@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from crashes import Fragile, Process, new_store, sound, until
-from decurion_ledger import LedgerPath
+from decurion_ledger import LedgerPath, Record
+from decurion_ledger.errors import StoreError
 from decurion_worker.errors import RunnerLost
 from decurion_worker.link import ItemKind, WorkItem
 from decurion_worker.runner import RunnerSettings
@@ -105,3 +106,15 @@ async def test_an_item_that_takes_every_runner_with_it_fails(kind: ItemKind) -> 
     async with Process(store) as process:
         again = await process.run(None, epoch=1)
     assert again.facts.state_hash == session.facts.state_hash
+
+
+async def test_a_fault_while_an_item_is_given_up_lets_go_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object, **__: object) -> Record:
+        raise StoreError("PUT blobs", "the store is away")
+
+    monkeypatch.setattr("decurion_worker.session.given_up", broken)
+    executor, _ = _executor("node", 10_000)
+    async with Process(new_store(), executor=executor) as process:
+        session = await process.open(compiled(SPEC), INPUT)
+        await until(session.ended.is_set, what="the end", seconds=60)
+    assert "the store is away" in session.why

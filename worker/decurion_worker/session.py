@@ -77,7 +77,7 @@ STALL_SHOWN = 2.0
 class _Inbox:
     submitted: list[tuple[str, Submitted]] = field(default_factory=list)
     own: list[Record] = field(default_factory=list)
-    given_up: list[tuple[Task, Record]] = field(default_factory=list)
+    given_up: list[tuple[Task, Failure]] = field(default_factory=list)
     """Failures of tasks that nobody brings to an end; written while the task is still wanted."""
 
 
@@ -137,7 +137,6 @@ class RunSession:
             suspects=self.suspects,
         )
         self._refusals: Counter[str] = Counter()
-        self._failing: set[asyncio.Task[None]] = set()
         self._notes = Notes()
         self._materials = Materials(graph)
         self._timers = Timers(run, now=now, write=self._write_own)
@@ -347,7 +346,10 @@ class RunSession:
         loaded = await self._intake.load(checked)
         records = [one.record for one in loaded]
         records += inbox.own + answers.records
-        records += [record for task, record in inbox.given_up if self.engine.out.get(task.key) is task]
+        for task, failure in inbox.given_up:
+            if self.engine.out.get(task.key) is task:
+                signed = self._signed()
+                records.append(await given_up(self._values, self.run, self.graph, task, failure, envelope=signed))
         close: Close | None = None
         # What ends the nodes is taken in first: what is decided beside it might not hold any more.
         ends = any(record.type == "cancel" or record.path == "/" for record in inbox.own)
@@ -474,13 +476,7 @@ class RunSession:
         task = self.engine.out.get(key)
         if task is None:
             return
-        failing = asyncio.get_running_loop().create_task(self._fail(task, failure))
-        self._failing.add(failing)
-        failing.add_done_callback(self._failing.discard)
-
-    async def _fail(self, task: Task, failure: Failure) -> None:
-        record = await given_up(self._values, self.run, self.graph, task, failure, envelope=self._signed())
-        self._inbox.given_up.append((task, record))
+        self._inbox.given_up.append((task, failure))
         self._wake.set()
 
     # ------------------------------------------------------------------ what the driver writes itself
