@@ -4,7 +4,7 @@ import pytest
 
 from cluster.s3 import S3Server
 from decurion_ledger import Seal, SealKey, Values, erase, key_of, make_key, open_store, unpack
-from decurion_ledger.errors import BlobCorrupt, KeyErased, KeyMissing, ValueSealed, WrongSealKey
+from decurion_ledger.errors import BlobCorrupt, KeyErased, KeyMissing, RunNotFound, ValueSealed, WrongSealKey
 from decurion_ledger.stores import Credentials
 from decurion_ledger.stores.memory import MemoryStore
 from decurion_ledger.stores.s3 import S3Store
@@ -71,7 +71,7 @@ async def test_a_key_is_destroyed_with_those_of_the_runs_that_took_its_values() 
             await make_key(store, run, by)
     assert await key_of(store, "other", by) == other
     assert (await erase(store, "first", at="now")).before
-    with pytest.raises(KeyMissing):
+    with pytest.raises(RunNotFound):
         await erase(store, "nobody", at="now")
 
 
