@@ -229,7 +229,7 @@ async def test_an_effect_whose_driver_falls_asleep_is_settled_by_the_receipt_tha
         graph = compiled(EFFECT + resource(server.url).replace("timeoutSeconds: 5", "timeoutSeconds: 60"))
         client.put_bundle(graph)
         client.open(graph, "act", {}, **signed(client, "act")).raise_for_status()
-        wait_until(lambda: server.calls["note"] == 1, seconds=30, what="the call of the tool")
+        wait_until(lambda: server.calls["note"] == 1, seconds=180, what="the call of the tool")
         asleep = client.drivers()[0]["pid"]
         os.kill(asleep, signal.SIGSTOP)
         try:
