@@ -8,7 +8,8 @@
              is the seed of the blows.
     mutations  single changes of what is stored, each of which the verifier has to report.
 
-The status is 1 when anything was violated. A seed can be looked at again by `--first SEED --seeds 1`.
+The status is 1 when anything was violated. A seed can be looked at again by `--first SEED --seeds 1`. Ctrl-C ends
+graphs and ledger early, with the sums until then.
 """
 
 from __future__ import annotations
@@ -46,11 +47,17 @@ def main(arguments: list[str]) -> int:
         return _one(given)
     jobs = min(given.jobs, given.seeds)
     command = [sys.executable, str(Path(__file__).parent), *arguments, "--jobs", str(jobs)]
+    from soak.ending import pass_on
+
     begun = time.monotonic()
     parts = [
-        subprocess.Popen([*command, "--job", str(job)], stdout=subprocess.PIPE, text=True, bufsize=1)
+        # In a session of its own: Ctrl-C must not reach the interpreters of nodes, whose end would be taken for a fault.
+        subprocess.Popen(
+            [*command, "--job", str(job)], stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+        )
         for job in range(jobs)
     ]
+    pass_on(parts)
     sums: Counter[str] = Counter()
     for part in parts:
         out, _ = part.communicate()
@@ -70,10 +77,12 @@ def _one(given: argparse.Namespace) -> int:
 def _graphs(given: argparse.Namespace) -> Counter[str]:
     from decurion_crds.compile import Checker
     from graphs import Violated, check, seeds
+    from soak.ending import until_told
 
     sums = Counter({"seeds": 0, "records": 0, "sweeps": 0, "violations": 0})
     with Checker() as checker:
-        for seed in seeds(given.first, given.seeds, jobs=given.jobs, job=given.job, sweep_every=given.sweep_every):
+        drawn = seeds(given.first, given.seeds, jobs=given.jobs, job=given.job, sweep_every=given.sweep_every)
+        for seed in until_told(drawn):
             sweep = seed % given.sweep_every == 0
             try:
                 sums["records"] += check(seed, checker, sweep=sweep)
@@ -86,8 +95,10 @@ def _graphs(given: argparse.Namespace) -> Counter[str]:
 def _ledger(given: argparse.Namespace) -> Counter[str]:
     from ledger import check
 
+    from soak.ending import until_told
+
     sums = Counter({"seeds": 0, "violations": 0})
-    for seed in range(given.first + given.job, given.first + given.seeds, given.jobs):
+    for seed in until_told(range(given.first + given.job, given.first + given.seeds, given.jobs)):
         said, met = check(seed, given.variant, told=given.told)
         if said:
             _tell(sums, said)
