@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
     begun = time.monotonic()
     parts = [
-        # In a session of its own: Ctrl-C must not reach the interpreters of nodes, whose end would be taken for a fault.
+        # In a session of its own: Ctrl-C must not end the interpreters of nodes, which would be taken for a fault.
         subprocess.Popen(
             [*command, "--job", str(job)], stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
         )
