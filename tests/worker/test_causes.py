@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from decurion_ledger import open_store
+from decurion_worker.session import RunSession
 from manifests import compiled
 from test_runs import Bench, _begin, _stores, done, put_all
+from test_times_of_leaves import cut as part
 from test_times_of_leaves import ended, request
 from virtual_time import in_virtual_time
 
@@ -205,3 +207,62 @@ def test_what_otherwise_would_have_mended_is_not_the_cause() -> None:
     session = in_virtual_time(ended(store, later=0.0, request=request(graph=compiled(MENDED), input={})))
     assert session.projection()["phase"] == "Failed"
     assert "the cause" in session.facts.message
+
+
+BOTH = """
+      - name: slow
+        llm: {ref: fails, prompt: late}
+        retry: {transient: 0}
+      - name: fast
+        llm: {ref: fails, prompt: early}
+        retry: {transient: 0}
+"""
+LAST = """
+      - {name: last, transform: {x: "1"}}
+"""
+FAILS = """
+---
+apiVersion: decurion.dev/v1alpha1
+kind: LLM
+metadata: {name: fails}
+spec:
+  protocol: scripted
+  scripted: {replies: [{match: late, error: ModelRefused, delaySeconds: 1}, {error: ModelRefused}]}
+"""
+INNER = """
+  nodes:
+    - {name: inner, graph: {template: both}}
+  output: {x: nodes.inner.output.x}
+  templates:
+    - name: both
+"""
+OUT = "output: {x: nodes.slow.output.text}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "cause"),
+    [
+        (f"\n  nodes:{BOTH}  {OUT}\n", "/slow"),
+        (f"\n  nodes:{BOTH}  {OUT}\n  finally:{LAST}", "/slow"),
+        (f"{INNER}      nodes:{BOTH}      {OUT}\n", "/inner/slow"),
+        (f"{INNER}      nodes:{BOTH}      {OUT}\n      finally:{LAST}", "/inner/slow"),
+    ],
+    ids=["run", "run with finally", "graph", "graph with finally"],
+)
+def test_a_resumed_run_names_the_cause_of_the_whole_one_when_all_that_failed_is_in_its_log(
+    spec: str, cause: str
+) -> None:
+    """The first node in the file fails last, when a replay, which does not know that it was in work, sees an end."""
+    graph = compiled(spec + FAILS)
+    store, there = (open_store(f"memory://both-{next(_stores)}") for _ in range(2))
+
+    async def resumed() -> RunSession:
+        await part(store, there, after=cause)
+        return await ended(there, later=0.0, request=request(leader_epoch=1))
+
+    whole = in_virtual_time(ended(store, later=0.0, request=request(graph=graph, input={})))
+    again = in_virtual_time(resumed())
+    for session in (whole, again):
+        assert session.projection()["phase"] == "Failed"
+        assert session.facts.message.startswith(f"{cause}: ")
+    assert again.facts.state_hash == whole.facts.state_hash

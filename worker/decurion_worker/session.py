@@ -270,13 +270,16 @@ class RunSession:
         )
 
     def lose(self, runner: str, beside: int) -> None:
-        """A runner is gone: what it held may be taken by another, once that is in the log.
+        """A runner is gone: what it held may be taken by another, once that is in the log. What it had ended stands.
 
         `beside` is how many items it held of all runs: one that was alone on it is under suspicion.
         """
-        held = [lease for lease in self.leases.values() if lease.runner == runner]
+        ended = {one.lease for name, one in self._inbox.submitted if name == runner and one.last}
+        held = [lease for lease in self.leases.values() if lease.runner == runner and lease.id not in ended]
         self.known_by.discard(runner)
-        self._inbox.submitted = [(name, s) for name, s in self._inbox.submitted if name != runner]
+        self._inbox.submitted = [
+            (name, one) for name, one in self._inbox.submitted if name != runner or one.lease in ended
+        ]
         for lease in held:
             del self.leases[lease.id]
             envelope = {

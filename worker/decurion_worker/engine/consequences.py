@@ -5,8 +5,8 @@ from __future__ import annotations
 from decurion_ledger import Record
 from decurion_worker.engine.actions import EndScope, Join
 from decurion_worker.engine.budgets import Budgets
-from decurion_worker.engine.ending import Ending
-from decurion_worker.engine.finals import Finals, in_finally
+from decurion_worker.engine.ending import FINAL_OPEN, Ending
+from decurion_worker.engine.finals import FINAL_MARK, Finals, in_finally
 from decurion_worker.engine.opened import Opened, timed_out
 from decurion_worker.engine.parking import park
 from decurion_worker.engine.races import Races
@@ -60,6 +60,8 @@ class Consequences:
             if scope.before is not None:
                 self._pass_over(scope, name)
             else:
+                if failure.code != ABANDONED:
+                    self._reopen(scope)
                 scope.keep()
                 self.halt(scope)
         else:
@@ -74,6 +76,19 @@ class Consequences:
                         self.ready(scope, follower)
         self.settle(scope)
         self.ending.settle()
+
+    def _reopen(self, scope: ScopeState) -> None:
+        """A cause has come to light in a scope. A replay, which knows nothing of what was in work, may have thought
+        that the scope had ended with another: that is taken back, unless it is in the log.
+        """
+        decisions = self._state.decisions
+        if scope.owner is None:
+            early = [key for key in ("close", FINAL_OPEN) if self.ending.natural() and key in decisions]
+        else:
+            early = [key for key in (f"{scope.path}!output", f"{scope.path}{FINAL_MARK}") if key in decisions]
+        for key in early:
+            del decisions[key]
+            scope.ended = scope.finishes = False
 
     def _pass_over(self, scope: ScopeState, name: str) -> None:
         """What comes after a node of `finally` that failed never runs; the rest does."""
