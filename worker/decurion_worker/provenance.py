@@ -8,6 +8,7 @@ behind a domain's prefix and not of a file: `decurion-state-v0` of the final sta
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from urllib.parse import quote
 
@@ -76,7 +77,7 @@ class Materials:
                     "resolvedDependencies": [*self._dependencies(core["node"]), *self._read],
                 },
                 "runDetails": {
-                    "builder": {"id": _builder(by), "version": {"decurion": version("decurion")}},
+                    "builder": {"id": _builder(by), "version": {"decurion": _version()}},
                     "metadata": {"invocationId": run, "startedOn": begun["at"], "finishedOn": close["at"]},
                 },
             },
@@ -90,6 +91,12 @@ class Materials:
                 pinned = {"decurion-spec-v0": digest("spec/v0", canonical(spec))}
                 found.append({"name": f"{kind}/{ref}", "digest": pinned, "annotations": named})
         return found
+
+
+@cache
+def _version() -> str:
+    """Read from the installed package's metadata, a file."""
+    return version("decurion")
 
 
 def _builder(certificate: Certificate | None) -> str:
