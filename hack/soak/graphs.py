@@ -61,6 +61,8 @@ SWEPT = 60
 """Records at most of a run that is cut off at each of them: the work grows with the square of their number."""
 FARTHER = 10_000_000
 """From the seed of a graph that is too large for that to the next one that is tried."""
+LOOK = 0.5
+"""Seconds of the run after which somebody looks whether anything is asked of people."""
 BY = SealKey.generate()
 """What the keys of runs are encrypted with."""
 TIMED = frozenset({"timer_fired", "approval_given", "budget"})
@@ -192,7 +194,7 @@ async def _cancelled(graph: CompiledGraph, given: dict[str, Any], *, after: int,
         session = await driver.open_run(_request(graph=graph, input=given))
         # One that waits for people gets no further; it is cancelled there.
         while session.facts.committed <= after and not (session.ended.is_set() or session.engine.awaiting):
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
         session.cancel(chance.choice(["Cancel", "CancelAndFinally", "Stop"]))
         await _end_of(session)
     phase, where = session.projection()["phase"], f"cancelled after {after} records"
@@ -304,7 +306,8 @@ async def _end_of(session: RunSession) -> RunSession:
                     # The run may end, or be left, while somebody decides.
                     with contextlib.suppress(RunLetGo):
                         await session.answer(_answer(asked))
-            await asyncio.sleep(0.05)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(session.ended.wait(), LOOK)
     if session.why:
         raise Violated(f"the session ended early: {session.why}")
     return session
