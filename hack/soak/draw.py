@@ -8,36 +8,12 @@ unless that is asked for.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Any
 
+from soak.channels import Channels, is_ordered
+from soak.made import Made, Template
+
 DEEPEST = 3
-
-
-@dataclass
-class Template:
-    """One template as YAML lines. `wide`: its output is padded, so that a map of it may be a wide list. `files` are
-    the folders that it writes.
-    """
-
-    name: str
-    depth: int
-    fallible: bool = False
-    wide: bool = False
-    files: frozenset[str] = frozenset()
-    text: str = ""
-
-
-@dataclass
-class Made:
-    """One node. `reads` is an integer expression over its output, which may be None; `files` are the folders that it
-    writes.
-    """
-
-    name: str
-    reads: str
-    lines: list[str]
-    files: frozenset[str] = frozenset()
 
 
 class Writer:
@@ -64,6 +40,7 @@ class Writer:
         """What stands in a model beside its script."""
         self.models: list[str] = []
         self.random = random.Random(seed)
+        self.channels = Channels(seed)
         self.deepest = deepest
         self.templates: list[Template] = []
 
@@ -154,16 +131,18 @@ class Writer:
             nodes.append(made)
         if self.timed and len(nodes) > 1 and self.chance(2):
             nodes.append(self.joined(f"n{len(nodes)}", nodes))
+        channel = self.channels.drawn(nodes)
         switch = self.switch(nodes) if self.chance(2) else []
-        writers = [n for n in nodes if any(line.startswith("writes:") for line in n.lines)]
-        lines = (
-            ["state: [{name: acc, schema: {type: array, items: {type: integer}}, merge: append}]"] if writers else []
-        )
+        writers = [n for n in nodes if any("acc: " in line for line in n.lines if line.startswith("writes:"))]
+        state = ["{name: acc, schema: {type: array, items: {type: integer}}, merge: append}"] if writers else []
+        state += [channel.declared] if channel else []
+        lines = [f"state: [{', '.join(state)}]"] if state else []
         lines += ["nodes:", *switch]
         for made in nodes:
             lines += [f"  - name: {made.name}", *(f"    {line}" for line in made.lines)]
         total = " + ".join(n.reads for n in nodes)
         total += " + sum([(i + 1) * x for i, x in enumerate(state.acc)])" if writers else ""
+        total += f" + {channel.read}" if channel else ""
         lines.append(f'output: {{v: "{total}"{more}}}')
         files = frozenset().union(*(n.files for n in nodes))
         return "".join(f"{indent}  {line}\n" for line in lines), fails and not free, files
@@ -187,6 +166,8 @@ class Writer:
     def switch(self, nodes: list[Made]) -> list[str]:
         """A switch over some of the nodes that nothing of it reads."""
         chosen = [n for n in nodes if self.chance(2) and not any(n.files & o.files for o in nodes if o is not n)]
+        # A switch takes away the order in which they write.
+        chosen = [n for n in chosen if not is_ordered(n)]
         if not chosen:
             return []
         half = self.number(0, len(chosen))
@@ -301,14 +282,14 @@ class Writer:
             lines.append(f"onFailure: {rule}")
         if (fallible and rule == "otherwise") or (rule == "otherwise" and self.chance(2)):
             lines.append(f"otherwise: {instead}")
+        gives = {
+            "map": "output.total",
+            "approval": "int(output.approved)",
+            "write": "output.bytes",
+            "glob": "len(output.paths)",
+        }.get(kind, "output.v")
         if self.chance(2):
-            value = {
-                "map": "output.total",
-                "approval": "int(output.approved)",
-                "write": "output.bytes",
-                "glob": "len(output.paths)",
-            }.get(kind, "output.v")
-            lines.append(f'writes: {{acc: "[{value}]"}}')
+            lines.append(f'writes: {{acc: "[{gives}]"}}')
         if self.sealed and self.chance(3):
             lines.append(f"sensitive: {self.pick(['true', 'true', 'false'])}")
-        return Made(name, read, lines, files), fallible and rule == "fail"
+        return Made(name, read, lines, files, gives), fallible and rule == "fail"

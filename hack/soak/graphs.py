@@ -28,10 +28,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from draw import Writer
-from limits import LimitedWriter
-from plain_python import PlainPython
-
 from decurion_crds.compile import Checker, compile_graph
 from decurion_crds.compiled import CompiledGraph, Scope
 from decurion_crds.errors import DecurionError
@@ -50,6 +46,9 @@ from decurion_worker.opening import OpenRequest
 from decurion_worker.runner import RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
+from soak.draw import Writer
+from soak.limits import LimitedWriter
+from soak.plain_python import PlainPython
 from virtual_time import LoopClock, in_virtual_time
 
 HEAD = "apiVersion: decurion.dev/v1alpha1\nkind: TaskGraph\nmetadata: {name: g}\nspec:\n"
@@ -161,6 +160,11 @@ def check(seed: int, checker: Checker, *, sweep: bool) -> int:
         raise Violated(f"seed {seed}: the run does not end") from None
     except DecurionError as error:
         raise Violated(f"seed {seed}: {type(error).__name__}: {error}") from error
+
+
+def whole_run(graph: CompiledGraph, given: dict[str, Any], seed: int = 0) -> Whole:
+    """An undisturbed run."""
+    return in_virtual_time(_whole(graph, given, random.Random(seed), runners=1, branches=64))
 
 
 async def _checked(
@@ -323,7 +327,7 @@ def _check_log(graph: CompiledGraph, whole: Whole) -> None:
     _check_terminal(whole.session, "whole")
     _check_once(whole.log, "whole")
     _check_cause(whole.log, "whole")
-    _check_writers(graph, whole.log)
+    check_writers(graph, whole.log)
     _check_files(graph, whole.log)
 
 
@@ -371,7 +375,7 @@ def _check_once(log: list[Record], where: str) -> None:
         raise Violated(f"{where}: committed more than once: {twice}")
 
 
-def _check_writers(graph: CompiledGraph, log: list[Record]) -> None:
+def check_writers(graph: CompiledGraph, log: list[Record]) -> None:
     """Of two nodes that wrote one channel of a scope without a rule to merge, one comes after the other."""
     writers: dict[tuple[str, str], list[str]] = {}
     for record in log:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from draw import Made, Template, Writer
+from soak.draw import Writer
+from soak.made import Made, Template
 
 LEAST = {"tokens": 5, "steps": 1, "toolCalls": 1}
 """The lowest limits of what is innermost; each step outwards has at least as much."""

@@ -757,3 +757,21 @@ def test_templates_inside_templates_are_bounded_by_the_paths_of_the_ledger(check
         f"templates.t3.nodes.{'n' * 60}0 [SPEC-TOO-LARGE] paths in the ledger get longer than 1,024 characters here; "
         "use shorter names, or fewer templates inside one another"
     ]
+
+
+ORDERED = """
+  state: [{name: all, schema: {type: array, items: {type: integer}}, merge: {rule: append, order: [b, a]}}]
+  nodes:
+    - {name: a, transform: {v: "1"}, writes: {all: "[output.v]"}}
+    - {name: b, transform: {v: "2"}, writes: {all: "[output.v]"}}
+  finally:
+    - {name: f, with: {count: len(state.all)}, transform: {v: count}}
+  output: {v: state.all}
+"""
+
+
+def test_an_order_of_writers_is_that_of_its_scope_and_not_of_what_its_finally_has(checker: Checker) -> None:
+    assert compiled(checker, ORDERED).root.channels[0].order == ("b", "a")
+    assert told(checker, ORDERED.replace("order: [b, a]", "order: [b, c]")) == [
+        'state.all.merge.order[1] [REF-MISSING] no node "c" writes all; its writers are a and b'
+    ]

@@ -68,7 +68,11 @@ def _key_fault(items: Sequence[Schema], key: str) -> tuple[Sequence[str], str] |
 
 
 def check_orders(scope: ScopeDraft, report: Report) -> None:
-    """What `order` of a merge rule names must write the channel, and once."""
+    """What `order` of a merge rule names must write the channel, and once. A `finally` has the channels of its scope to
+    read, and writes none.
+    """
+    if scope.outer is not None:
+        return
     for channel in scope.channels.values():
         known = writers(scope, channel.name)
         seen: set[str] = set()
