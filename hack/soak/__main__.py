@@ -80,7 +80,8 @@ def _one(given: argparse.Namespace) -> int:
 def _graphs(given: argparse.Namespace) -> Counter[str]:
     from decurion_crds.compile import Checker
     from soak.ending import until_told
-    from soak.graphs import Violated, check, seeds
+    from soak.graphs import check, seeds
+    from soak.judges import Violated
 
     sums = Counter({"seeds": 0, "records": 0, "sweeps": 0, "violations": 0})
     with Checker() as checker:

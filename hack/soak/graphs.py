@@ -10,7 +10,10 @@ written one file.
 
 Of a run that fails the state is not compared, but why it failed: which other results were committed before depends on
 time. Where time decides something, as of an approval that nobody gave or of `join: any`, only the log that lacks its
-end is held to the same state. One seed in eight is also cancelled after a random record.
+end is held to the same state.
+
+One seed in eight is also cancelled after a random record, and another run does what was left. Of one in sixteen a fork
+runs one path again, and what comes after it. Both are cut off and resumed, and come to what the whole run came to.
 
 One seed in seven has models and limits (`limits`): where a budget stopped something, or there are limits of `seconds`,
 it is held to the same as what time decides. One in seven has something sensitive, unless it writes files.
@@ -22,24 +25,22 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from decurion_crds.compile import Checker, compile_graph
-from decurion_crds.compiled import CompiledGraph, Scope
+from decurion_crds.compiled import CompiledGraph
 from decurion_crds.errors import DecurionError
-from decurion_crds.globs import overlap
 from decurion_crds.loader import load_text
 from decurion_crds.v1alpha1 import LLM, TaskGraph
-from decurion_ledger import LogWriter, Record, SealKey, open_store, read_log, verify
+from decurion_ledger import LogWriter, Record, SealKey, Store, open_store, read_log
 from decurion_ledger import Settings as LogSettings
+from decurion_ledger.layout import run_prefix
 from decurion_worker.approving import Answer
 from decurion_worker.driver import Driver, DriverSettings
+from decurion_worker.earlier import Earlier
 from decurion_worker.engine import Asked
-from decurion_worker.engine.scopes import ABANDONED
 from decurion_worker.errors import RunLetGo
 from decurion_worker.executors import LocalExecutor
 from decurion_worker.opening import OpenRequest
@@ -47,6 +48,17 @@ from decurion_worker.runner import RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
 from soak.draw import Writer
+from soak.judges import (
+    Violated,
+    check_cause,
+    check_files,
+    check_once,
+    check_terminal,
+    check_verified,
+    check_writers,
+    fails_the_run,
+    raced,
+)
 from soak.limits import LimitedWriter
 from soak.plain_python import PlainPython
 from virtual_time import LoopClock, in_virtual_time
@@ -56,7 +68,7 @@ PATIENCE = 3600.0
 """Virtual seconds in which a run has to end."""
 INTERVALS = (0.02, 0.1, 0.5)
 """Seconds between two segments: how many records come to stand in one, with pauses of up to 0.1 s between them."""
-SWEPT = 60
+SWEPT = 50
 """Records at most of a run that is cut off at each of them: the work grows with the square of their number."""
 FARTHER = 10_000_000
 """From the seed of a graph that is too large for that to the next one that is tried."""
@@ -67,12 +79,7 @@ BY = SealKey.generate()
 TIMED = frozenset({"timer_fired", "approval_given", "budget"})
 """Records that hold what depends on time: what it decided, or when somebody did."""
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
-ENDED = frozenset({"Succeeded", "Failed", "Skipped", "Cancelled", "NotRun"})
 _stores = itertools.count()
-
-
-class Violated(Exception):
-    """What was promised does not hold."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,7 @@ class Whole:
     session: RunSession
     log: list[Record]
     blobs: dict[str, bytes]
+    store: Store
 
     @property
     def outcome(self) -> tuple[Any, ...]:
@@ -152,7 +160,16 @@ def check(seed: int, checker: Checker, *, sweep: bool) -> int:
             if not sweep or len(whole.log) <= SWEPT:
                 break
         return in_virtual_time(
-            _checked(graph, given, whole, chance, sweep=sweep, cancel=seed % 8 == 3, timed=_has_time(number))
+            _checked(
+                graph,
+                given,
+                whole,
+                chance,
+                sweep=sweep,
+                cancel=seed % 8 == 3,
+                fork=seed % 16 == 6,
+                timed=_has_time(number),
+            )
         )
     except Violated as error:
         raise Violated(f"seed {seed}: {error}") from None
@@ -175,24 +192,77 @@ async def _checked(
     *,
     sweep: bool,
     cancel: bool,
+    fork: bool,
     timed: bool,
 ) -> int:
     _check_log(graph, whole)
     body = whole.body
     cuts = range(len(body) + 1) if sweep else [chance.randint(0, len(body)), len(body)]
-    timed = timed or _raced(graph) or any(record.type in TIMED for record in body)
+    timed = timed or raced(graph) or any(record.type in TIMED for record in body)
     for cut in cuts:
         same = cut == len(body) or not timed
         await _resumed(
             whole, cut, chance, same=same, runners=chance.choice([1, 2, 3]), branches=chance.choice([1, 2, 5, 64])
         )
     if cancel:
-        await _cancelled(graph, given, after=chance.randint(1, len(body)), chance=chance)
+        await _cancelled(graph, given, whole, after=chance.randint(1, len(body)), chance=chance, same=not timed)
+    places = sorted({_place(record.path) for record in body if record.core is not None} - {""})
+    if fork and places:
+        await _again(Earlier("run", "fork", chance.choice(places)), whole, whole.store, chance, same=not timed)
     return len(whole.log)
 
 
-async def _cancelled(graph: CompiledGraph, given: dict[str, Any], *, after: int, chance: random.Random) -> None:
-    """A run that is cancelled once `after` records are committed, if it has so many."""
+def _place(path: str) -> str:
+    """The node, item, round or call whose record has this path; "" where it is none that a fork may name."""
+    return "" if path.startswith("/finally") else path.partition("!")[0].removesuffix("/")
+
+
+async def _again(earlier: Earlier, whole: Whole, store: Store, chance: random.Random, *, same: bool) -> None:
+    """A run that takes what it can of the run in `store`, and such a run again, cut off anywhere; `same`: they come to
+    what the whole run came to.
+    """
+    spread = {"runners": chance.choice([1, 2, 3]), "branches": chance.choice([1, 5, 64])}
+    where = f"{earlier.mode} {earlier.path}".rstrip()
+    async with _Pool(store, chance, **spread) as driver:
+        session = await _end_of(await driver.open_run(OpenRequest(run="again", name="g", earlier=earlier)))
+    log = await _judged(store, session, whole, where, same=same)
+    before = {record.path: record.core_hash async for _, record in read_log(store, "run")}
+    changed = [r.path for r in log if "from" in r.envelope and before.get(r.path) != r.core_hash]
+    if changed:
+        raise Violated(f"{where}: these are taken and differ: {changed}")
+    body = [record for record in log if record.type not in ("genesis", "fence", "close")]
+    kept = body[: chance.randint(0, len(body))]
+    other = open_store(f"memory://soak-{next(_stores)}")
+    async for info in store.list(""):
+        if not info.key.startswith(run_prefix("again")) or "/packs/" in info.key:
+            await other.put_new(info.key, await store.get(info.key))
+    opened = await LogWriter.open(other, "again", leader_epoch=0, driver="before", genesis=lambda: log[0])
+    if kept:
+        await opened.writer.append(kept)
+    async with _Pool(other, chance, **spread) as driver:
+        session = await _end_of(await driver.open_run(OpenRequest(run="again", name="g", leader_epoch=1)))
+    await _judged(other, session, whole, f"{where}, cut after {len(kept)} records", same=same)
+
+
+async def _judged(store: Store, session: RunSession, whole: Whole, where: str, *, same: bool) -> list[Record]:
+    log = [record async for _, record in read_log(store, "again")]
+    found, due = Whole(session, log, {}, store).outcome, whole.outcome
+    if session.graph.sealed and store is not whole.store:
+        # Of something sensitive the state has a name under the key of its run.
+        found, due = found[:2], due[:2]
+    if same and due[0] == "Succeeded" and found != due:
+        raise Violated(f"{where}: {found} where the whole run has {due}")
+    await check_verified(store, where, "again")
+    check_terminal(session, where)
+    check_once(log, where)
+    check_cause(log, where)
+    return log
+
+
+async def _cancelled(
+    graph: CompiledGraph, given: dict[str, Any], whole: Whole, *, after: int, chance: random.Random, same: bool
+) -> None:
+    """A run that is cancelled once `after` records are committed, if it has so many; then what was left is run."""
     store = open_store(f"memory://soak-{next(_stores)}")
     async with _Pool(store, chance, runners=2, branches=chance.choice([1, 5])) as driver:
         session = await driver.open_run(_request(graph=graph, input=given))
@@ -204,8 +274,10 @@ async def _cancelled(graph: CompiledGraph, given: dict[str, Any], *, after: int,
     phase, where = session.projection()["phase"], f"cancelled after {after} records"
     if phase not in TERMINAL:
         raise Violated(f"{where}: the run is {phase}")
-    _check_terminal(session, where)
-    await _check_verified(store, where)
+    check_terminal(session, where)
+    await check_verified(store, where)
+    if phase != "Succeeded":
+        await _again(Earlier("run", "retry"), whole, store, chance, same=same)
 
 
 async def _whole(
@@ -219,8 +291,8 @@ async def _whole(
         info.key async for info in store.list("") if info.key.startswith(("blobs/", "keys/")) or "/packs/" in info.key
     ]
     blobs = {key: await store.get(key) for key in kept}
-    await _check_verified(store, "whole")
-    return Whole(session, log, blobs)
+    await check_verified(store, "whole")
+    return Whole(session, log, blobs, store)
 
 
 async def _resumed(whole: Whole, cut: int, chance: random.Random, *, same: bool, runners: int, branches: int) -> None:
@@ -237,16 +309,16 @@ async def _resumed(whole: Whole, cut: int, chance: random.Random, *, same: bool,
     log = [record async for _, record in read_log(store, "run")]
     blobs = dict(whole.blobs)
     where = f"cut after {cut} records, {f'at {kept[-1].type} {kept[-1].path}' if kept else 'at genesis'}"
-    found = Whole(session, log, blobs)
+    found = Whole(session, log, blobs, store)
     # Which of several nodes of the root fails first depends on time, and a run stops there; its log says which it was.
     fails = cut < len(whole.body) and found.outcome[0] == whole.outcome[0] == "Failed"
-    fails = fails and not any(_fails_the_run(record, whole.outcome) for record in kept)
+    fails = fails and not any(fails_the_run(record, whole.outcome) for record in kept)
     if same and not fails and found.outcome != whole.outcome:
         raise Violated(f"{where}: {found.outcome} where the whole run has {whole.outcome}")
-    await _check_verified(store, where)
-    _check_terminal(session, where)
-    _check_once(log, where)
-    _check_cause(log, where)
+    await check_verified(store, where)
+    check_terminal(session, where)
+    check_once(log, where)
+    check_cause(log, where)
 
 
 class _Pool:
@@ -317,125 +389,15 @@ async def _end_of(session: RunSession) -> RunSession:
     return session
 
 
-# ---------------------------------------------------------------------- what must hold
-
-
 def _check_log(graph: CompiledGraph, whole: Whole) -> None:
     phase = whole.session.projection()["phase"]
     if phase not in ("Succeeded", "Failed"):
         raise Violated(f"the run is {phase}")
-    _check_terminal(whole.session, "whole")
-    _check_once(whole.log, "whole")
-    _check_cause(whole.log, "whole")
+    check_terminal(whole.session, "whole")
+    check_once(whole.log, "whole")
+    check_cause(whole.log, "whole")
     check_writers(graph, whole.log)
-    _check_files(graph, whole.log)
-
-
-def _check_terminal(session: RunSession, where: str) -> None:
-    left = [
-        f"{node['name']} is {node['phase']}" for node in session.projection()["nodes"] if node["phase"] not in ENDED
-    ]
-    if left:
-        raise Violated(f"{where}: the run has ended and {', '.join(left)}")
-
-
-def _check_cause(log: list[Record], where: str) -> None:
-    """That a run that failed names what failed of itself: not what was given up since something else had failed."""
-    failure = log[-1].envelope.get("failure")
-    if log[-1].envelope.get("outcome") != "failed" or failure is None:
-        return
-    if failure["code"] == ABANDONED:
-        raise Violated(f"{where}: the run names {failure['path']}, which was given up because something else failed")
-    failed = {r.envelope.get("failed_at") for r in log if r.core is not None and _failed(r) == failure["code"]}
-    if failure["path"] not in ("/", *failed):
-        raise Violated(f"{where}: the run names {failure['path']}, and no record says that it failed so")
-
-
-def _fails_the_run(record: Record, outcome: tuple[Any, ...]) -> bool:
-    """Whether it is by this record that a node of the root fails with what the run names."""
-    at_root = record.core is not None and record.path.count("/") == 1
-    return at_root and (record.envelope.get("failed_at"), _failed(record)) == (outcome[1], outcome[3])
-
-
-def _failed(record: Record) -> str:
-    outcome = (record.core or {})["outcome"]
-    return str(outcome["failed"]["code"]) if isinstance(outcome, dict) else ""
-
-
-async def _check_verified(store: Any, where: str) -> None:
-    problems = await verify(store, "run")
-    if problems:
-        raise Violated(f"{where}: the verifier finds {problems}")
-
-
-def _check_once(log: list[Record], where: str) -> None:
-    paths = Counter(record.path for record in log if record.core is not None and record.type != "genesis")
-    twice = [path for path, times in paths.items() if times > 1]
-    if twice:
-        raise Violated(f"{where}: committed more than once: {twice}")
-
-
-def check_writers(graph: CompiledGraph, log: list[Record]) -> None:
-    """Of two nodes that wrote one channel of a scope without a rule to merge, one comes after the other."""
-    writers: dict[tuple[str, str], list[str]] = {}
-    for record in log:
-        if record.core is None or not record.core.get("writes"):
-            continue
-        place, _, name = record.path.partition("!")[0].rpartition("/")
-        for channel, _ in record.core["writes"]:
-            writers.setdefault((place, channel), []).append(name)
-    for (place, channel), names in writers.items():
-        scope = _scope_at(graph, place)
-        rule = next(c.merge for c in scope.channels if c.name == channel)
-        if rule == "replace":
-            _check_ordered(scope, place, names, channel)
-
-
-def _check_files(graph: CompiledGraph, log: list[Record]) -> None:
-    """Of two nodes of a scope that left files and may write the same ones, one comes after the other."""
-    writers: dict[str, set[str]] = {}
-    for record in log:
-        if record.core is not None and record.core.get("workspace"):
-            place, _, name = record.path.partition("!")[0].rpartition("/")
-            writers.setdefault(place, set()).add(name.partition("[")[0].partition("@")[0])
-    for place, names in writers.items():
-        scope = _scope_at(graph, place)
-        for one, other in itertools.combinations(sorted(names & set(scope.writers)), 2):
-            globs = [scope.by_name[name].workspace.write for name in (one, other)]
-            if any(overlap(a, b) for a in globs[0] for b in globs[1]):
-                _check_ordered(scope, place, [one, other], "the same files")
-
-
-def _check_ordered(scope: Scope, place: str, names: Iterable[str], what: str) -> None:
-    for one, other in itertools.combinations(names, 2):
-        if not (_before(scope, one, other) or _before(scope, other, one)):
-            raise Violated(f"{place or '/'}: {one} and {other} wrote {what} in no order")
-
-
-def _raced(graph: CompiledGraph) -> bool:
-    """Whether time decides something in the graph: who is first at a `join` that does not wait for all."""
-    return any(node.join is not None for scope in (graph.root, *graph.templates.values()) for node in scope.nodes)
-
-
-def _scope_at(graph: CompiledGraph, place: str) -> Scope:
-    scope = graph.root
-    for step in place.split("/")[1:]:
-        name, call, _ = step.partition("[")[0].partition("@")[0].partition("#")
-        node = scope.by_name[name]
-        scope = graph.templates[node.graph_tools[0] if call else node.template or ""]
-    return scope
-
-
-def _before(scope: Scope, one: str, other: str) -> bool:
-    seen, queue = set(), [other]
-    while queue:
-        for name in scope.by_name[queue.pop()].after:
-            if name == one:
-                return True
-            if name not in seen:
-                seen.add(name)
-                queue.append(name)
-    return False
+    check_files(graph, whole.log)
 
 
 def seeds(first: int, count: int, *, jobs: int, job: int, sweep_every: int) -> list[int]:

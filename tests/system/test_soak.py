@@ -12,7 +12,8 @@ import pytest
 from decurion_crds.compiled import CompiledGraph
 from manifests import compiled
 from soak.ending import until_told
-from soak.graphs import Violated, check_writers, whole_run
+from soak.graphs import whole_run
+from soak.judges import Violated, check_writers
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 2000 if os.environ.get("CI") else 200
