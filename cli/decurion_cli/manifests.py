@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -178,7 +178,7 @@ def compile_all(
             findings = [f for f in found.findings if not manifests.unread(f)]
             if as_used and any(_open(f) for f in findings) and used_in(manifests, document):
                 findings = [f for f in findings if not _open(f)]
-            done[name] = Compilation(found.compiled, [manifests.as_written(f, document) for f in findings])
+            done[name] = replace(found, findings=[manifests.as_written(f, document) for f in findings])
     return done
 
 
@@ -225,6 +225,19 @@ def compiled(
 
     Raises `CompileFailed`, `NoSuchGraph`.
     """
+    manifests, found = compilation(files, graph, bind=bind, use_run=use_run, as_used=as_used)
+    return manifests, found.result()
+
+
+def compilation(
+    files: Sequence[Path],
+    graph: str,
+    *,
+    bind: Mapping[str, str] | None = None,
+    use_run: bool = True,
+    as_used: bool = False,
+) -> tuple[Manifests, Compilation]:
+    """As `compiled`, with all that the compiler says of the graph."""
     manifests = read(files)
     errors = [f for f in manifests.findings if f.severity == "error"]
     if errors:
@@ -249,7 +262,7 @@ def compiled(
                 raise InputError(
                     f"{swapped}: the graph {chosen} uses no {kind} of this name, it uses {it}; correct --bind"
                 )
-    return manifests, result.compiled
+    return manifests, result
 
 
 def show_warnings(findings: Sequence[Finding]) -> None:
@@ -315,4 +328,4 @@ def _decoded(text: str, refuse: Callable[[str], None]) -> str | None:
         return None
 
 
-__all__ = ["Manifests", "compile_all", "compiled", "read", "secrets_for", "show_warnings"]
+__all__ = ["Manifests", "compilation", "compile_all", "compiled", "read", "secrets_for", "show_warnings"]

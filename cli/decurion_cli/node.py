@@ -14,7 +14,9 @@ import typer
 
 from decurion_cli.exits import RUN_FAILED, exits
 from decurion_cli.rewriting import diff_of, rewrite
+from decurion_cli.value_files import read_values
 from decurion_crds.errors import InputError
+from decurion_crds.findings import CompileFailed
 
 if TYPE_CHECKING:
     from decurion_worker.rehearsal import Outcome
@@ -62,13 +64,8 @@ def try_alone(
     """
     with exits():
         logging.getLogger("decurion_worker").setLevel(logging.ERROR)
-        outcome = try_node(
-            file,
-            node,
-            values(snapshot) if snapshot is not None else {},
-            graph=graph,
-            bind=dict(_pair(pair) for pair in bind or []),
-        )
+        swaps = dict(_pair(pair) for pair in bind or [])
+        outcome = _tried(file, node, snapshot, graph=graph, bind=swaps)
         wanted = _wanted(expect)
     difference = compare(outcome, wanted)
     if output == "json":
@@ -118,6 +115,19 @@ def set_kind(
         typer.echo(f"note: {note}", err=True)
 
 
+def _tried(file: Path, node: str, snapshot: Path | None, *, graph: str, bind: Mapping[str, str]) -> Outcome:
+    """What comes of the node; what is wrong with the file of the snapshot is told at its place there."""
+    from decurion_worker.snapshot import SnapshotRefused
+
+    given = read_values(snapshot) if snapshot is not None else None
+    try:
+        return try_node(file, node, given.value if given is not None else {}, graph=graph, bind=bind)
+    except SnapshotRefused as refused:
+        if given is None:
+            raise
+        raise CompileFailed([given.placed(finding) for finding in refused.findings]) from refused
+
+
 def try_node(
     file: Path,
     node: str,
@@ -126,47 +136,30 @@ def try_node(
     graph: str = "",
     bind: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """What comes of one node of a file with `snapshot`. Raises `InputError`, `CompileFailed`, `SecretNotFound`."""
-    from decurion_cli.manifests import compiled, secrets_for
+    """What comes of one node of a file with `snapshot`. Raises `CompileFailed`, `NoSuchNode`, `SnapshotRefused` or
+    another `InputError`, `SecretNotFound`.
+    """
+    from decurion_cli.manifests import compilation, secrets_for
     from decurion_worker.rehearsal import rehearse
 
-    manifests, found = compiled([file], graph, bind=bind, use_run=False, as_used=True)
+    manifests, found = compilation([file], graph, bind=bind, use_run=False, as_used=True)
     base = file if file.is_dir() else file.parent
     return asyncio.run(
         rehearse(
-            found,
+            found.result(),
             node,
             snapshot,
+            seen=found.seen,
             secrets=lambda whole: secrets_for(whole, manifests.secrets),
             base=str(base.resolve()),
         )
     )
 
 
-def values(file: Path) -> dict[str, Any]:
-    """The object in a YAML or JSON file, read as manifests are. Raises `InputError`."""
-    from decurion_crds.loader.compose import compose
-    from decurion_crds.loader.source import Source
-
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: it is no UTF-8 text; name a YAML or JSON file") from error
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror or error}; name a YAML or JSON file") from error
-    composed = compose(Source(str(file), text))
-    for problem in composed.problems:
-        if problem.code == "YAML":
-            raise InputError(f"{file}:{problem.spot.line}:{problem.spot.column} {problem.message}")
-    if not isinstance(composed.value, dict):
-        raise InputError(f"{file}: an object is due, with a name for each value")
-    return composed.value
-
-
 def _wanted(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
-    wanted = values(file)
+    wanted = read_values(file).value
     if not wanted or not wanted.keys() <= set(COMPARED):
         raise InputError(f"{file}: what is expected stands under output, writes or status; write output: …")
     return wanted
@@ -175,16 +168,16 @@ def _wanted(file: Path | None) -> dict[str, Any]:
 def compare(outcome: Outcome, wanted: Mapping[str, Any]) -> str:
     """How an outcome differs from what is wanted of it, as lines of a diff; empty when it does not."""
     found = {name: getattr(outcome, name) for name in wanted}
-    one, other = (_lines(_one_spelling(value)) for value in (dict(wanted), found))
+    one, other = (_lines({name: _one_spelling(value) for name, value in side.items()}) for side in (wanted, found))
     if one == other:
         return ""
     return "\n".join(difflib.unified_diff(one, other, "expected", f"{outcome.node}", lineterm="", n=2))
 
 
 def _one_spelling(value: Any) -> Any:
-    """A value whose whole numbers are integers: 8 is 8.0."""
+    """A value whose whole numbers are integers, since 8 is 8.0, and whose members are there: null is absent."""
     if isinstance(value, dict):
-        return {name: _one_spelling(member) for name, member in value.items()}
+        return {name: _one_spelling(member) for name, member in value.items() if member is not None}
     if isinstance(value, list):
         return [_one_spelling(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 
 from decurion_cli.bound import bound_in
 from decurion_cli.manifests import Manifests
+from decurion_cli.value_files import steps_of
 from decurion_crds.compile import Compilation
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.findings import Finding, did_you_mean
@@ -14,8 +14,6 @@ from decurion_crds.loader import Document
 from decurion_crds.v1alpha1 import Place, TaskGraph, TaskGraphRun
 from decurion_worker.errors import BadInput
 from decurion_worker.opening import check_input
-
-_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 def run_findings(manifests: Manifests, results: Mapping[str, Compilation]) -> list[Finding]:
@@ -102,8 +100,7 @@ def input_findings(error: BadInput, locate: Callable[[Place], tuple[str, int, in
     """A finding for each fault of an input; `locate` says where the value at some steps into it was written."""
     for fault in error.findings:
         path, _, message = fault.partition(": ")
-        steps = tuple(name or int(number) for name, number in _STEP.findall(path))
-        file, line, column = locate(steps)
+        file, line, column = locate(steps_of(path)[1:])
         text = f"{message}; correct the input of the run"
         yield Finding("INPUT", path, text, file=file, line=line, column=column)
 

@@ -40,6 +40,7 @@ CODES: dict[str, str] = {
     "REF-MISSING": "A resource, template or node that is referred to does not exist.",
     "SENSITIVE": "Something sensitive would be stored or shown in clear, or is named wrongly.",
     "SCHEMA": "A schema is invalid or does not resolve.",
+    "SNAPSHOT": "A snapshot for one node could not occur in a run of its graph.",
     "SPEC-TOO-LARGE": "The spec exceeds its bound.",
     "TYPE-DECLARE": "A type cannot be inferred soundly and must be declared.",
     "UNREACHABLE": "A node can never run.",

@@ -26,6 +26,7 @@ from decurion_worker.runner import RunnerSettings
 from decurion_worker.session import RunSession
 from decurion_worker.sources import Sources
 from graphs import code, expr, fan_out, graph, llm, map_reduce, nested, node, path, scope, tolerant
+from manifests import compiled
 
 _stores = itertools.count()
 
@@ -428,6 +429,25 @@ async def test_a_node_may_return_null_and_its_branch_goes_on_from_it() -> None:
         async with Bench(store=store) as bench:
             session = await bench.run(None, epoch=1)
         assert session.facts.state_hash == whole.facts.state_hash
+
+
+async def test_code_reads_none_in_a_field_that_must_be_there_and_is_null() -> None:
+    spec = """
+  schemas:
+    Fact: {type: object, required: [field, value], properties: {field: {type: string}, value: {type: [number, "null"]}}}
+  nodes:
+    - name: give
+      code: '{"facts": [{"field": "a", "value": None}, {"field": "b", "value": 1.0}]}'
+      output: {facts: {type: array, items: Fact}}
+    - name: one
+      with: {facts: nodes.give.output.facts}
+      code: '{"empty": [fact["field"] for fact in facts if fact["value"] is None]}'
+      output: {empty: {type: array, items: {type: string}}}
+    - {name: other, with: {facts: nodes.give.output.facts}, transform: {empty: "[f.field for f in facts if f.value is None]"}}
+  output: {one: nodes.one.output.empty, other: nodes.other.output.empty}
+"""  # noqa: E501
+    session, _ = await done(compiled(spec), {})
+    assert session.engine.output == {"one": ["a"], "other": ["a"]}
 
 
 async def test_a_record_that_cannot_be_right_is_refused() -> None:

@@ -57,9 +57,10 @@ the field.
 
 def assemble(
     draft: GraphDraft, orders: Mapping[str, Order], typed: Typed, writes: Writes, taints: Taints, spec: TaskGraphSpec
-) -> CompiledGraph:
-    """The compiled graph of a draft without errors."""
-    return _Assembly(draft, orders, typed, writes, taints, spec).graph()
+) -> tuple[CompiledGraph, dict[str, str]]:
+    """The compiled graph of a draft without errors, and of each of its scopes the name in the draft."""
+    assembly = _Assembly(draft, orders, typed, writes, taints, spec)
+    return assembly.graph(), assembly.origins
 
 
 class _Assembly:
@@ -82,6 +83,7 @@ class _Assembly:
         self._typed = typed
         self._specs: dict[str, dict[str, object]] = {}
         self._done: dict[str, Scope] = {}
+        self.origins: dict[str, str] = {}
 
     def graph(self) -> CompiledGraph:
         root = self._scope(self._draft.root, OWN)
@@ -150,6 +152,7 @@ class _Assembly:
         )
         digest = scope_digest(scope, final=self._done[final] if final is not None else None)
         self._done[name] = scope.model_copy(update={"digest": digest})
+        self.origins[name] = draft.name
         return self._done[name]
 
     def _final(self, draft: ScopeDraft, env: Env) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from decurion_crds.compile.assemble import assemble
@@ -27,6 +27,7 @@ from decurion_crds.compile.workspaces import check_workspaces
 from decurion_crds.compiled import CompiledGraph
 from decurion_crds.expressions.check import Checker
 from decurion_crds.findings import CompileFailed, Finding
+from decurion_crds.seen import Seen
 from decurion_crds.v1alpha1 import LLM, Agent, MCPServer, TaskGraph
 
 _NONE: Mapping[str, Module] = MappingProxyType({})
@@ -36,10 +37,13 @@ _NO_AGENTS: Mapping[str, Agent] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What became of a graph. `compiled` is None when a finding is an error."""
+    """What became of a graph. `compiled` is None when a finding is an error. `seen` is what each node of it sees, by
+    scope (empty for the root) and node: types that nothing needs in a run.
+    """
 
     compiled: CompiledGraph | None
     findings: list[Finding]
+    seen: Mapping[tuple[str, str], Seen] = field(default_factory=dict)
 
     def result(self) -> CompiledGraph:
         """The compiled graph. Raises `CompileFailed` when there is none."""
@@ -106,6 +110,11 @@ def compile_graph(
     typed = infer(draft, orders, checker, report)
     if report.failed:
         return Compilation(None, report.findings)
-    compiled = assemble(draft, orders, typed, writes, taints, graph.spec)
+    compiled, origins = assemble(draft, orders, typed, writes, taints, graph.spec)
     check_size(compiled, report)
-    return Compilation(None if report.failed else compiled, report.findings)
+    if report.failed:
+        return Compilation(None, report.findings)
+    seen = {
+        (name, node): typed.seen[scope, node] for name, scope in origins.items() for node in draft.scopes[scope].nodes
+    }
+    return Compilation(compiled, report.findings, seen)

@@ -45,6 +45,7 @@ from decurion_crds.expressions.shapes import (
 )
 from decurion_crds.expressions.types import Types
 from decurion_crds.expressions.wording import Context, problems, unfit
+from decurion_crds.seen import Seen
 
 RUN: Schema = {"title": "run", **record({"id": {"type": "string"}, "scheduledAt": {"type": "string"}})}
 _BY_OUTPUT = "declare the node's output"
@@ -53,7 +54,8 @@ _BY_TRANSFORM = "compute it in a transform node with an output, and read that"
 
 @dataclass(eq=False, slots=True)
 class Typed:
-    """What the second pass found: outputs of nodes and scopes, item schemas of maps, and sources as functions.
+    """What the second pass found: outputs of nodes and scopes, item schemas of maps, sources as functions, and what
+    each node sees.
 
     Keys are (scope, node). What is not known, because of a finding, is the schema of everything.
     """
@@ -62,6 +64,7 @@ class Typed:
     scopes: dict[str, Schema] = field(default_factory=dict)
     items: dict[tuple[str, str], Schema] = field(default_factory=dict)
     codes: dict[tuple[str, str], Code] = field(default_factory=dict)
+    seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
 
 
 def infer(draft: GraphDraft, orders: Mapping[str, Order], checker: Checker, report: Report) -> Typed:
@@ -87,6 +90,7 @@ class _Inference:
         self._open: dict[str, Cell[Schema | None]] = {}
         """What bodies in place are given, by scope."""
         self._items_of: dict[tuple[str, str], Cell[Schema | None]] = {}
+        self._absent: dict[tuple[str, str], set[str]] = {}
         self._typed = Typed()
 
     def run(self) -> Typed:
@@ -106,6 +110,10 @@ class _Inference:
             self._typed.nodes[key] = ANY if cell.value is None else cell.value
         for name, result in self._scopes.items():
             self._typed.scopes[name] = ANY if result.value is None else result.value
+        for key, names in self._with.items():
+            seen = {name: ANY if cell.value is None else cell.value for name, cell in names.items()}
+            absent = frozenset(self._absent.get(key, ()))
+            self._typed.seen[key] = Seen(seen, absent, _run(self._draft.scopes[key[0]]))
         return self._typed
 
     def _begin(self, scope: ScopeDraft, node: NodeDraft) -> None:
@@ -139,11 +147,13 @@ class _Inference:
             given: Schema | None = (yield self._open[name]) if name in self._open else scope.input
             names["input"] = {"title": "input", **given} if given is not None else None
         if "run" in roots:
-            names["run"] = RUN if scope.outer is None else ENDED_RUN
+            names["run"] = _run(scope)
         if "state" in roots:
             channels: dict[str, Schema] = {}
             for name in channels_read(scope, site):
                 channels[name] = yield from self._channel(scope, node, site, name)
+                if node is not None and channels[name] is not scope.channels[name].schema:
+                    self._absent.setdefault((scope.name, node.name), set()).add(f"state.{name}")
             names["state"] = {"title": "state", **record(channels)}
         if "nodes" in roots:
             names["nodes"] = yield from self._nodes(scope, node, site)
@@ -168,6 +178,8 @@ class _Inference:
                 return None
             if before or conditions.may_be_none(name, known):
                 output = nullable(output)
+                if node is not None:
+                    self._absent.setdefault((scope.name, node.name), set()).add(f"nodes.{name}")
             found[name] = {"title": f"nodes.{name}", **record({"output": output})}
         return {"title": "nodes", **record(found)}
 
@@ -472,6 +484,11 @@ class _Inference:
     def _output_field(self, scope: ScopeDraft, site: Site, otherwise: Undetermined) -> Typing[Schema | None]:
         names = yield from self._names(scope, None, site)
         return (yield from self._sites.infers(site, names, otherwise))
+
+
+def _run(scope: ScopeDraft) -> Schema:
+    """What `run` has for the nodes of a scope."""
+    return RUN if scope.outer is None else ENDED_RUN
 
 
 def by_input(name: str) -> str:

@@ -229,7 +229,10 @@ def _joined(path: str) -> str:
 
 def words(schema: Any) -> str:
     """`schema` as a person says it: `list of Report`, `string or null`, `"a" or "b"`."""
-    parts = list(dict.fromkeys(_branch_words(branch) for branch in branches(schema)))
+    found = branches(schema)
+    whole = [branch for branch in found if "enum" not in branch]
+    named = [branch for branch in found if branch in whole or all(branch.get("type") != b.get("type") for b in whole)]
+    parts = list(dict.fromkeys(_branch_words(branch) for branch in named))
     if len(parts) > 4:
         parts = [*parts[:3], "…"]
     return " or ".join(parts)
@@ -253,12 +256,12 @@ def _branch_words(branch: Schema) -> str:
 
 
 def fields(schema: Any) -> Iterator[str]:
-    """Every name of a field anywhere in `schema` that may be absent."""
+    """Every name of a field anywhere in `schema` that may be absent, or null: a node is given the one for the other."""
     for branch in branches(schema):
         if branch.get("type") == "array":
             yield from fields(items_of(branch))
         for name, below in branch.get("properties", {}).items():
-            if name not in branch.get("required", ()):
+            if name not in branch.get("required", ()) or is_nullable(below):
                 yield name
             yield from fields(below)
 
