@@ -1,9 +1,13 @@
 """A Ray of this process, small enough for a test machine."""
 
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ray
+from ray.util import list_named_actors
 
 from cluster.s3 import S3Server
 
@@ -44,6 +48,17 @@ class RayRuntime:
         credentials.write_text(f"[default]\n{keys}")
         place = f"region = {server.region}\nservices = here\n[services here]\ns3 =\n"
         config.write_text(f"[default]\n{place}  endpoint_url = {server.endpoint_url}\n")
+
+    @contextmanager
+    def driver(self) -> Iterator[str]:
+        """A name for a driver that no other has; whatever actors have it are ended behind the block."""
+        name = f"driver-{secrets.token_hex(4)}"
+        try:
+            yield name
+        finally:
+            for one in list_named_actors(all_namespaces=True):
+                if one["name"].startswith(f"{name}@"):
+                    ray.kill(ray.get_actor(one["name"], namespace=one["namespace"]))
 
     def _start(self) -> None:
         for attempt in range(_ATTEMPTS):

@@ -183,6 +183,7 @@ EACH = {"output": {"items": [{"double": 1.0}], "failures": [], "total": 1}}
                 '"total" is a required property',
             ],
         ),
+        ("one.risky", {"value": 1.0, "nodes": {"risky": None}}, ["nodes.risky [SNAPSHOT] where the node stands"]),
         ("each", {"input": {"texts": [1]}}, ['input.texts[0] [SNAPSHOT] 1 is not of type "string"; the graph']),
         ("each", {"input": 5}, ["input [SNAPSHOT] an object of names is due; write input: {NAME: …}"]),
         (

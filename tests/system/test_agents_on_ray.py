@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,17 +18,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pool(ray_runtime: RayRuntime, tmp_path: Path) -> Iterator[Pool]:
-    import ray
-    from ray.util import list_named_actors
-
-    driver = f"driver-{secrets.token_hex(4)}"
     more = ("--ray-address", ray_runtime.address, "--runner-cpus", "0.25")
     ledger = str(tmp_path / "ledger")
-    with Pool(tmp_path, ledger=ledger, executor="ray", branches=1, driver=driver, more=more) as pool:
+    with (
+        ray_runtime.driver() as name,
+        Pool(tmp_path, ledger=ledger, executor="ray", branches=1, driver=name, more=more) as pool,
+    ):
         yield pool
-    for one in list_named_actors(all_namespaces=True):
-        if one["name"].startswith(f"{driver}@"):
-            ray.kill(ray.get_actor(one["name"], namespace=one["namespace"]))
 
 
 async def test_an_agent_whose_tool_is_a_graph_with_a_map_ends_on_one_slot(pool: Pool) -> None:

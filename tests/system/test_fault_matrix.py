@@ -148,15 +148,8 @@ def _on_ray(folder: Path, ray: RayRuntime, driver: str, *, release: str) -> Pool
 
 @pytest.fixture
 def ray_driver(ray_runtime: RayRuntime) -> Iterator[str]:
-    """A name for a driver; whatever actors have it are ended after the test."""
-    import ray
-    from ray.util import list_named_actors
-
-    name = f"driver-{secrets.token_hex(4)}"
-    yield name
-    for one in list_named_actors(all_namespaces=True):
-        if one["name"].startswith(f"{name}@"):
-            ray.kill(ray.get_actor(one["name"], namespace=one["namespace"]))
+    with ray_runtime.driver() as name:
+        yield name
 
 
 async def test_a_killed_ingress_costs_nothing_and_a_new_release_takes_its_runs_over(

@@ -122,24 +122,20 @@ EFFECT = """
 
 @pytest.fixture(scope="module")
 def pool(ray_runtime: RayRuntime, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    import ray
-    from ray.util import list_named_actors
-
     ray_runtime.give_keys(s3_server)
-    name = f"driver-{secrets.token_hex(4)}"
-    with Pool(
-        tmp_path_factory.mktemp("pool"),
-        ledger=s3_server.uri(f"ray-{secrets.token_hex(4)}"),
-        executor="ray",
-        branches=8,
-        lease=LEASE,
-        driver=name,
-        more=("--ray-address", ray_runtime.address, "--runner-cpus", "0.25"),
-    ) as pool:
+    with (
+        ray_runtime.driver() as name,
+        Pool(
+            tmp_path_factory.mktemp("pool"),
+            ledger=s3_server.uri(f"ray-{secrets.token_hex(4)}"),
+            executor="ray",
+            branches=8,
+            lease=LEASE,
+            driver=name,
+            more=("--ray-address", ray_runtime.address, "--runner-cpus", "0.25"),
+        ) as pool,
+    ):
         yield pool
-    for one in list_named_actors(all_namespaces=True):
-        if one["name"].startswith(f"{name}@"):
-            ray.kill(ray.get_actor(one["name"], namespace=one["namespace"]))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,16 +25,13 @@ SEEDS = (5, 7, 10, 11, 13, 17, 20, 26, 28, 31, 35, 37)
 
 @pytest.fixture
 def pool(ray_runtime: RayRuntime, tmp_path: Path) -> Iterator[Pool]:
-    import ray
-    from ray.util import list_named_actors
-
-    driver = f"driver-{secrets.token_hex(4)}"
     more = ("--ray-address", ray_runtime.address, "--runner-cpus", "0.25")
-    with Pool(tmp_path, ledger=str(tmp_path / "ledger"), executor="ray", branches=3, driver=driver, more=more) as pool:
+    ledger = str(tmp_path / "ledger")
+    with (
+        ray_runtime.driver() as name,
+        Pool(tmp_path, ledger=ledger, executor="ray", branches=3, driver=name, more=more) as pool,
+    ):
         yield pool
-    for one in list_named_actors(all_namespaces=True):
-        if one["name"].startswith(f"{driver}@"):
-            ray.kill(ray.get_actor(one["name"], namespace=one["namespace"]))
 
 
 async def test_random_graphs_come_to_the_same_on_ray_as_in_one_process(pool: Pool) -> None:

@@ -116,6 +116,7 @@ def alone(
     """
     scope, node, name, outer = _found(graph, path)
     around = {**(outer.by_name if outer is not None else {}), **scope.by_name}
+    del around[node.name]
     snapshot = Snapshot(node, scope, around, given, path=path, seen=seen.get((name, node.name)))
     own, left_out = _own(path, node, snapshot)
     snapshot.settle()
